@@ -5,6 +5,7 @@ use fabricbios_wire::{Generation, LeaseId, LeasePhase, ResourceId};
 
 use super::{
     invariants::Invariant,
+    kinds,
     machine::{Machine, ZEROES},
     store::pages_of,
 };
@@ -105,24 +106,25 @@ impl Machine {
         self.happens(|it| it.disk)
     }
 
-    /// Whether a lease that is not on record has something of this part. The table does not know, so the store looks.
-    pub(super) fn is_of_a_stray(&self, order: &BindOrder) -> bool {
-        let (id, lease) = (order.binding_id.resource_id, order.binding_id.lease_id);
-        let is_stray = |it: LeaseId| it != lease && self.record(it).is_none();
-        let parts = self.parts.iter();
-        let strays = parts.filter(|((resource, it), _)| *resource == id && is_stray(*it));
-        let mut held: Vec<&Placement> = strays.map(|(_, placement)| placement).collect();
-        held.push(&order.placement);
-        !(self.offers[&id].0.fits)(&held)
+    /// Whether the store can make a new part, beside all that it has given out: the table does not know of strays.
+    pub(super) fn has_room(&self, order: &BindOrder) -> bool {
+        let id = order.binding_id.resource_id;
+        let held: Vec<&Placement> = self.held(id).map(|(_, part)| part).collect();
+        (self.offers[&id].0.has_room)(&held, &order.placement)
     }
 
+    fn held(&self, id: ResourceId) -> impl Iterator<Item = (LeaseId, &Placement)> {
+        let parts = self.parts.iter();
+        let its = parts.filter(move |((resource, _), _)| *resource == id);
+        its.map(|((_, lease), part)| (*lease, part))
+    }
+
+    /// Checks the parts that were given out. A stray whose cut is proved uses no amount, but its position is not clean.
     pub(super) fn check_apart(&mut self, id: ResourceId) {
-        let its = self
-            .parts
-            .iter()
-            .filter(|((resource, _), _)| *resource == id);
-        let held: Vec<&Placement> = its.map(|(_, placement)| placement).collect();
-        if !(self.offers[&id].0.fits)(&held) {
+        let held: Vec<&Placement> = self.held(id).map(|(_, part)| part).collect();
+        let of_table = self.held(id).filter(|(it, _)| !self.strays.contains(it));
+        let of_table: Vec<&Placement> = of_table.map(|(_, part)| part).collect();
+        if !(kinds::are_apart(&held) && (self.offers[&id].0.adds_up)(&of_table)) {
             let why = format!("{held:?} of {id}");
             self.breaks(Invariant::NoTwoHolders, why);
         }

@@ -91,6 +91,7 @@ impl Machine {
         // A lease whose end was proved and not told may go on.
         self.proved.clear();
         self.resetting.clear();
+        self.strays.clear();
         self.objects.retain(|_, it| !it.checks_deadlines);
         self.objects.values_mut().for_each(|it| it.is_left = true);
         let dies = |it: &Offer| !it.durability.leases_stay();

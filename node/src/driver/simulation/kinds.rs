@@ -36,8 +36,11 @@ pub(super) struct Kind {
     unit: u64,
     /// Gives a request terms of the kind.
     terms: fn(LeaseAllocRequest, &mut fastrand::Rng) -> LeaseAllocRequest,
-    /// Whether leases may hold these parts at the same time.
-    pub(super) fits: fn(&[&Placement]) -> bool,
+    /// Whether leases may hold these amounts at the same time.
+    pub(super) adds_up: fn(&[&Placement]) -> bool,
+    /// Whether the kind's store can make a new part beside these parts: the limits that it looks at itself. Pages have a
+    /// [`fabricbios_lease::Custody`].
+    pub(super) has_room: fn(&[&Placement], &Placement) -> bool,
 }
 
 /// Every kind that a node leases.
@@ -64,7 +67,8 @@ pub(super) const KINDS: &[Kind] = &[
         binds_anew: false,
         unit: PAGE,
         terms: |request, _| request,
-        fits: are_apart,
+        adds_up: |_| true,
+        has_room: |_, _| true,
     },
     Kind {
         resource_type: ResourceType::Block,
@@ -84,7 +88,8 @@ pub(super) const KINDS: &[Kind] = &[
             request.transport = ways[random.usize(..3)];
             request
         },
-        fits: are_apart,
+        adds_up: |_| true,
+        has_room: |_, _| true,
     },
     Kind {
         resource_type: ResourceType::Cpu,
@@ -111,13 +116,17 @@ pub(super) const KINDS: &[Kind] = &[
                 ..CpuTerms::default()
             })
         },
-        fits: |held| {
-            let cpus = |it: &&Placement| match it {
-                Placement::Cores(numbers) => numbers.len() as u64 * u64::from(CPUS_OF_A_CORE),
-                shared => shared.amount(),
-            };
-            let all: u64 = (CORES * CPUS_OF_A_CORE).into();
-            held.iter().map(cpus).sum::<u64>() <= all && are_apart(held)
+        adds_up: |held| held.iter().map(|it| cpus_of(it)).sum::<u64>() <= cpus_of_all(),
+        // Shared leases have the time of the CPUs that no lease has alone.
+        has_room: |held, new| {
+            let whole = held.iter().filter(|it| matches!(it, Placement::Cores(_)));
+            match new {
+                Placement::Cores(_) => are_apart(&[held, &[new]].concat()),
+                shared => {
+                    let alone: u64 = whole.map(|it| cpus_of(it)).sum();
+                    alone + shared.amount() <= cpus_of_all()
+                }
+            }
         },
     },
     Kind {
@@ -128,12 +137,13 @@ pub(super) const KINDS: &[Kind] = &[
                 ..offer(6, (LINK, 1), Durability::Boot, FenceScope::Separate)
             }]
         },
-        paths: &[("macvlan", Transport::Auto)],
+        paths: &[("function", Transport::Auto)],
         has_pages: false,
         binds_anew: true,
         unit: LINK / 10,
         terms: |request, _| request,
-        fits: |held| are_within(&of_a_port(), held),
+        adds_up: |held| are_within(&of_a_port(), held),
+        has_room: |held, _| (held.len() as u64) < FUNCTIONS,
     },
     Kind {
         resource_type: ResourceType::Gpu,
@@ -160,7 +170,8 @@ pub(super) const KINDS: &[Kind] = &[
                 ..GpuTerms::default()
             })
         },
-        fits: |held| are_within(&of_a_gpu(), held),
+        adds_up: |held| are_within(&of_a_gpu(), held),
+        has_room: |_, _| true,
     },
 ];
 
@@ -222,8 +233,19 @@ fn of_a_gpu() -> Vec<Dimension> {
     ]
 }
 
+fn cpus_of_all() -> u64 {
+    (CORES * CPUS_OF_A_CORE).into()
+}
+
+fn cpus_of(part: &Placement) -> u64 {
+    match part {
+        Placement::Cores(numbers) => numbers.len() as u64 * u64::from(CPUS_OF_A_CORE),
+        shared => shared.amount(),
+    }
+}
+
 /// Whether no two leases hold the same pages or cores.
-fn are_apart(held: &[&Placement]) -> bool {
+pub(super) fn are_apart(held: &[&Placement]) -> bool {
     let taken = |it: &&Placement| match it {
         Placement::Stretch(extent) => vec![(extent.offset, extent.end())],
         Placement::Cores(numbers) => {

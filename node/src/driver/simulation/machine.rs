@@ -95,6 +95,8 @@ pub(super) struct Machine {
     pub(super) objects: BTreeMap<(&'static str, LeaseId), Object>,
     /// The parts that the stores have given out and not cleaned.
     pub(super) parts: BTreeMap<(ResourceId, LeaseId), Placement>,
+    /// Leases with a part of which the table has known nothing since the start.
+    pub(super) strays: BTreeSet<LeaseId>,
     /// Who wrote each page.
     pub(super) pages: BTreeMap<ResourceId, Vec<LeaseId>>,
     /// The two copies of each pool's header.

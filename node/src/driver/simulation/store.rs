@@ -113,6 +113,11 @@ impl SimStore {
             .iter()
             .filter(|(id, _)| id.resource_id == self.resource_id);
         let its: Vec<&(BindingId, Placement)> = its.collect();
+        let is_stray = |it: &LeaseId| its.iter().all(|(id, _)| id.lease_id != *it);
+        let parts = machine.parts.keys();
+        let found = parts.filter(|(id, lease)| *id == self.resource_id && is_stray(lease));
+        let found: Vec<LeaseId> = found.map(|(_, lease)| *lease).collect();
+        machine.strays.extend(found);
         for (id, placement) in &its {
             if self.is_arena() {
                 self.claim(id.lease_id, placement)
@@ -212,8 +217,12 @@ impl Store for SimStore {
         if self.custody().find(lease) == Lookup::Released {
             return Err(BindError::Cancelled);
         }
-        if self.world.lock().is_of_a_stray(order) {
-            let why = "a lease that is not on record has it";
+        let has_room = {
+            let machine = self.world.lock();
+            order.adopts || machine.parts.contains_key(&key) || machine.has_room(order)
+        };
+        if !has_room {
+            let why = "another lease has it";
             return Err(BindError::Failed(StepError::new("open a part", why)));
         }
         self.claim(lease, &order.placement)
