@@ -31,8 +31,6 @@ use std::{
     sync::mpsc::channel,
 };
 
-use fabricbios_wire::ResourceId;
-
 use super::*;
 use crate::journal::Key;
 use invariants::{Invariant, Mistake};
@@ -288,7 +286,10 @@ impl Run {
         let table = &self.driver.as_ref().expect("a process runs").table;
         let broken = table.check();
         let uncut: BTreeMap<LeaseId, State> = table.uncut().collect();
-        let fenced: BTreeSet<ResourceId> = table.fences().iter().map(|it| it.resource_id).collect();
+        let is_fenced = |id| {
+            let mut all = table.availability();
+            all.any(|it| it.resource_id == id && it.fenced)
+        };
         let went_on_at = self.went_on_at;
         let mut machine = self.world.lock();
         machine.check_fences(table);
@@ -301,10 +302,11 @@ impl Run {
             }
             let what = format!("lease {lease} over {path}");
             let state = uncut.get(&lease);
-            if machine.is_ended(lease, object.generation) {
+            if machine.is_ended(path, lease, &object) {
                 machine.breaks(Invariant::NoAccessAfterProof, &what);
             }
-            if state.is_none() && !fenced.contains(&object.resource_id) {
+            let is_excused = || machine.could_not_cut(path, lease) && is_fenced(object.resource_id);
+            if state.is_none() && !is_excused() {
                 machine.breaks(Invariant::AccessIsKnown, &what);
             }
             if !object.is_usable(machine.now) {
@@ -312,7 +314,8 @@ impl Run {
             }
             let from = object.until.0.max(went_on_at);
             let is_late = machine.now > from.saturating_add(LATE.as_nanos() as u64);
-            if is_late && state != Some(&State::Fenced) {
+            // An unknown lease is behind a fence of the whole resource.
+            if is_late && state.is_some_and(|it| *it != State::Fenced) {
                 machine.breaks(Invariant::CutOnTime, format_args!("{what}: {state:?}"));
             }
             let part = machine.parts.get(&(object.resource_id, lease)).cloned();

@@ -6,7 +6,7 @@ use fabricbios_wire::{Generation, LeaseId, LeasePhase, ResourceId};
 use super::{
     invariants::Invariant,
     kinds,
-    machine::{Machine, ZEROES},
+    machine::{Machine, Object, ZEROES},
     store::pages_of,
 };
 use crate::{
@@ -92,10 +92,18 @@ impl Machine {
         Some(record.ended)
     }
 
-    /// Whether the end of this generation was proved or told.
-    pub(super) fn is_ended(&self, lease: LeaseId, generation: Generation) -> bool {
+    /// Whether the end of access by this object was proved or told.
+    pub(super) fn is_ended(&self, path: &'static str, lease: LeaseId, object: &Object) -> bool {
         let proved = self.proved.get(&lease);
-        proved.is_some_and(|it| *it >= generation) || self.over.contains(&lease)
+        let on_path = self.cuts.get(&(path, lease)).copied().flatten();
+        proved.is_some_and(|it| *it >= object.generation)
+            || on_path.is_some_and(|it| object.is_of(it))
+            || self.over.contains(&lease)
+    }
+
+    /// Whether this process has tried to cut the lease on this path, and has failed.
+    pub(super) fn could_not_cut(&self, path: &'static str, lease: LeaseId) -> bool {
+        self.cuts.get(&(path, lease)) == Some(&None)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The disk of the journal, and what is left of a process.
 
 use fabricbios_lease::Offer;
+use fabricbios_wire::LeasePhase;
 
 use super::{
     MILLISECOND,
@@ -90,10 +91,18 @@ impl Machine {
         self.behind = 0;
         // A lease whose end was proved and not told may go on.
         self.proved.clear();
+        self.cuts.clear();
         self.resetting.clear();
         self.strays.clear();
-        self.objects.retain(|_, it| !it.checks_deadlines);
-        self.objects.values_mut().for_each(|it| it.is_left = true);
+        for ((path, lease), mut object) in std::mem::take(&mut self.objects) {
+            if object.checks_deadlines {
+                continue;
+            }
+            let is_fenced = self.record(lease) == Some(Some(LeasePhase::Fenced));
+            object.is_left = true;
+            object.is_open |= is_fenced && self.has(Mistake::ReopensTheFenced);
+            self.objects.insert((path, lease), object);
+        }
         let dies = |it: &Offer| !it.durability.leases_stay();
         let offers = &self.offers;
         self.parts.retain(|(id, _), _| !dies(&offers[id].1));

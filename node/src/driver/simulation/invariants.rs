@@ -9,11 +9,12 @@ pub(super) enum Invariant {
     TableHolds,
     /// No two leases hold the same part, and all together hold no more than the resource has.
     NoTwoHolders,
-    /// The table knows each lease that a client can reach, or has fenced its resource.
+    /// The table knows each lease that a client can reach. Only if this process has tried to cut the lease, and could
+    /// not, may the table have fenced the whole resource instead.
     AccessIsKnown,
     /// No client reaches a lease whose end was proved, or told to somebody.
     NoAccessAfterProof,
-    /// Access ends at most [`LATE`](super::LATE) after the deadline, or the lease is fenced.
+    /// Access ends at most [`LATE`](super::LATE) after the deadline, or the lease or the whole resource is fenced.
     CutOnTime,
     /// A key that was retired opens nothing.
     KeysEnd,
@@ -63,6 +64,8 @@ pub(super) enum Mistake {
     KeepsTheOldKey,
     /// Path: objects are not removed.
     RemovesNothing,
+    /// Path and restart: access of a lease that was fenced is opened anew.
+    ReopensTheFenced,
     /// Path, store and restart: objects of an earlier process are not found.
     ListsNothing,
     /// Store: a part is not cleaned.
@@ -116,6 +119,7 @@ pub(super) const OF_PATHS: Mistakes = &[
     (Mistake::KeepsTheOldKey, Invariant::KeysEnd),
     (Mistake::RemovesNothing, Invariant::Liveness),
     (Mistake::ListsNothing, Invariant::AccessIsKnown),
+    (Mistake::ReopensTheFenced, Invariant::AccessIsKnown),
 ];
 
 pub(super) const OF_STORES: Mistakes = &[

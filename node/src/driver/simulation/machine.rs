@@ -105,6 +105,8 @@ pub(super) struct Machine {
     pub(super) wrote: BTreeSet<LeaseId>,
     /// The newest generation whose end this process has proved.
     pub(super) proved: BTreeMap<LeaseId, Generation>,
+    /// The outcome of the newest cut on each path by this process: the generation whose end is proved; `None`: it failed.
+    pub(super) cuts: BTreeMap<(&'static str, LeaseId), Option<Generation>>,
     /// Leases that could not be cut or cleaned.
     pub(super) fenced: BTreeSet<LeaseId>,
     /// Leases of which a call failed, hung or was late, or that the machine has held up.

@@ -4,7 +4,7 @@ use fabricbios_contract::{Bindings, DataPath, Part, Revoked};
 use fabricbios_lease::{
     AlreadyCut, BindError, BindOrder, BindingId, BootTime, Linger, Proof, StepError,
 };
-use fabricbios_wire::{Binding, DpKey, LeaseId};
+use fabricbios_wire::{Binding, DpKey, Generation, LeaseId};
 
 use super::{
     invariants::Mistake,
@@ -71,6 +71,11 @@ impl SimPath {
             Some(_) => Err(StepError::new("look", "it is open")),
             None => Ok(Proof::nothing_to_cut("it is closed")),
         }
+    }
+
+    fn notes_cut(&self, id: BindingId, proved: Option<Generation>) {
+        let mut machine = self.world.lock();
+        machine.cuts.insert((self.name, id.lease_id), proved);
     }
 
     fn binding(&self) -> Binding {
@@ -170,12 +175,18 @@ impl DataPath for SimPath {
     }
 
     fn revoke(&self, id: BindingId, _: Linger) -> Result<Revoked, StepError> {
-        self.bindings.revoke(id, |()| self.cuts(id))
+        let revoked = self.bindings.revoke(id, |()| self.cuts(id));
+        if revoked.is_err() {
+            self.notes_cut(id, None);
+        }
+        revoked
     }
 
     fn verify(&self, id: BindingId, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
         let prove = |(): &(), _: Option<&Revoked>| self.looks(id);
-        self.bindings.verify(id, revoked, |()| self.cuts(id), prove)
+        let proof = self.bindings.verify(id, revoked, |()| self.cuts(id), prove);
+        self.notes_cut(id, proof.is_ok().then_some(id.generation));
+        proof
     }
 
     fn remove(&self, id: BindingId, progress: &dyn Fn()) -> Result<(), StepError> {
