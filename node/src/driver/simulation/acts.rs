@@ -123,11 +123,7 @@ impl Run {
 
     /// The driver's thread does not run.
     fn stalls(&mut self, span: u64) {
-        {
-            let mut machine = self.world.lock();
-            machine.holds_up(span);
-            self.stalls_until = machine.now + span;
-        }
+        self.stalls_until = self.world.lock().now + span;
         self.go_on_for(span);
         self.went_on_at = self.world.lock().now;
         self.turns();

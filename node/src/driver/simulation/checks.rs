@@ -1,18 +1,25 @@
 //! What the machine sees of orders and reports, and its checks.
 
-use fabricbios_lease::{BindOrder, LeaseRecord, LeaseTable, Order, Placement, Report};
+use std::collections::BTreeSet;
+
+use fabricbios_lease::{
+    BindOrder, FenceRecord, LeaseRecord, LeaseTable, Order, Placement, Report, State,
+};
 use fabricbios_wire::{Generation, LeaseId, LeasePhase, ResourceId};
 
 use super::{
     invariants::Invariant,
     kinds,
-    machine::{Machine, Object, ZEROES},
+    machine::{Machine, Object, SOON, ZEROES},
     store::pages_of,
 };
 use crate::{
     driver::{Input, fair::Owner},
-    journal::{Key, records},
+    journal::{Key, Value, records},
 };
+
+/// The rest of a job, and the job of its lease that waited for it: so many steps.
+pub(super) const AFTERMATH: u64 = 25 * SOON;
 
 /// Orders and reports.
 impl Machine {
@@ -92,6 +99,17 @@ impl Machine {
         Some(record.ended)
     }
 
+    /// The leases behind the fences on record: their end may not have been written down.
+    pub(super) fn fenced_on_record(&self) -> BTreeSet<LeaseId> {
+        let is_fenced = |id: &LeaseId| self.record(*id) == Some(Some(LeasePhase::Fenced));
+        let of = |(key, value): (&Key, &Value)| match key {
+            Key::Lease(id) => Some(*id).filter(is_fenced),
+            Key::Fence(_) => Some(records::decode::<FenceRecord>(value).unwrap().lease_id),
+            _ => None,
+        };
+        self.records.iter().filter_map(of).collect()
+    }
+
     /// Whether the end of access by this object was proved or told.
     pub(super) fn is_ended(&self, path: &'static str, lease: LeaseId, object: &Object) -> bool {
         let proved = self.proved.get(&lease);
@@ -169,15 +187,24 @@ impl Machine {
         }
     }
 
-    /// Checks that each fence has a cause.
+    /// Checks that each new fence has a cause: trouble that lasted, with [`AFTERMATH`], until the last check.
     pub(super) fn check_fences(&mut self, table: &LeaseTable) {
-        let fenced: Vec<LeaseId> = table.fences().iter().map(|it| it.lease_id).collect();
-        if self.is_held_up() {
-            let held = self.offers.keys().flat_map(|id| table.holders(*id));
-            self.in_trouble.extend(held.map(|(id, _)| id.lease_id));
-            self.in_trouble.extend(&fenced);
-        }
-        if let Some(id) = fenced.iter().find(|it| !self.in_trouble.contains(it)) {
+        let uncut = table.uncut().filter(|(_, state)| *state == State::Fenced);
+        let uncut = uncut.map(|(id, _)| id);
+        let unreleased = self.offers.keys().flat_map(|id| table.unreleased(*id));
+        let unreleased = unreleased.map(|(id, _)| id.lease_id);
+        let named = table.fences().into_iter().map(|it| it.lease_id);
+        let fenced: BTreeSet<LeaseId> = uncut.chain(unreleased).chain(named).collect();
+        let is_cause = |until: u64| self.checked_at <= until.saturating_add(AFTERMATH);
+        let has_cause = |id: &LeaseId| {
+            let its = self.in_trouble_until.get(id).copied();
+            is_cause(self.held_up_until) || its.is_some_and(is_cause)
+        };
+        let mut new = fenced.difference(&self.behind_fences);
+        let without = new.find(|id| !has_cause(id)).copied();
+        self.behind_fences = fenced;
+        self.checked_at = self.now;
+        if let Some(id) = without {
             let why = format_args!("lease {id}: {:?}", table.fences());
             self.breaks(Invariant::NoFenceWithoutCause, why);
         }

@@ -6,7 +6,7 @@ use fabricbios_wire::LeasePhase;
 use super::{
     MILLISECOND,
     invariants::Mistake,
-    machine::{Event, Machine, SOON, ZEROES},
+    machine::{Event, Machine, ZEROES},
 };
 use crate::{
     driver::Input,
@@ -26,9 +26,6 @@ impl Machine {
         if self.commits_at.is_none() {
             self.commits_at = Some(self.submitted);
             let takes = self.takes();
-            if takes > SOON {
-                self.holds_up(takes);
-            }
             self.at(self.now + takes, Event::Commit);
         }
     }
@@ -93,6 +90,10 @@ impl Machine {
         self.proved.clear();
         self.cuts.clear();
         self.resetting.clear();
+        // A hold-up of this process is no cause for a fence of the next one.
+        self.in_trouble_until.clear();
+        self.held_up_until = 0;
+        self.behind_fences.extend(self.fenced_on_record());
         self.strays.clear();
         for ((path, lease), mut object) in std::mem::take(&mut self.objects) {
             if object.checks_deadlines {
@@ -126,6 +127,7 @@ impl Machine {
         }
         self.booted_unix_ms += self.now / MILLISECOND + off_ms;
         self.now = 1_000 * MILLISECOND;
+        self.checked_at = self.now;
         self.boot += 1;
         self.check_told();
     }

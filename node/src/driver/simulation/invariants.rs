@@ -22,8 +22,8 @@ pub(super) enum Invariant {
     NoForeignBytes,
     /// A client finds what it wrote, as long as it has access.
     BytesStay,
-    /// A resource is fenced only for a lease of which a call failed, hung or was late, or that was held up with the
-    /// whole machine.
+    /// A lease is fenced, or its resource for it, only while a call for it fails, hangs or is late, or after a stop of
+    /// the process, and at most [`AFTERMATH`](super::checks::AFTERMATH) later.
     NoFenceWithoutCause,
     /// No lease gets the stretch of a lease that could not be cut or cleaned.
     FencedIsNotGranted,
@@ -82,6 +82,8 @@ pub(super) enum Mistake {
     SwallowsConfirmations,
     /// Driver and dispatcher: a cut is not carried out.
     SwallowsCuts,
+    /// Driver and dispatcher: the cut of a lease is not carried out, if a call for the lease was late before.
+    SwallowsCutsOfTheSlow,
     /// Restart: resources are on offer anew after their leases were taken up.
     OffersAgain,
     /// Driver: its clock stands still while the process is stopped.
@@ -104,6 +106,10 @@ pub(super) const OF_THE_JOURNAL_AND_THE_DRIVER: Mistakes = &[
         Invariant::RecordBeforeScrub,
     ),
     (Mistake::SwallowsCuts, Invariant::NoFenceWithoutCause),
+    (
+        Mistake::SwallowsCutsOfTheSlow,
+        Invariant::NoFenceWithoutCause,
+    ),
     (Mistake::OffersAgain, Invariant::TableHolds),
     (
         Mistake::SwallowsConfirmations,

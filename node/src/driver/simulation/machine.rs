@@ -69,6 +69,9 @@ pub(super) struct Rates {
 /// The longest time of a call that is not late.
 pub(super) const SOON: u64 = 20 * MILLISECOND;
 
+/// The end of a call that is stuck in the kernel.
+pub(super) const STUCK: u64 = u64::MAX;
+
 /// The first number of a stamp that is no lease: zeroes, and bytes from before the pool.
 pub(super) const ZEROES: LeaseId = LeaseId(0);
 pub(super) const BEFORE_THE_POOL: LeaseId = LeaseId(1);
@@ -109,10 +112,13 @@ pub(super) struct Machine {
     pub(super) cuts: BTreeMap<(&'static str, LeaseId), Option<Generation>>,
     /// Leases that could not be cut or cleaned.
     pub(super) fenced: BTreeSet<LeaseId>,
-    /// Leases of which a call failed, hung or was late, or that the machine has held up.
-    pub(super) in_trouble: BTreeSet<LeaseId>,
-    /// The disk, the process or the driver is late until this time, and every lease with it.
-    held_up_until: u64,
+    /// Leases behind a fence at the last check, or on record at the start, and the time of that check.
+    pub(super) behind_fences: BTreeSet<LeaseId>,
+    pub(super) checked_at: u64,
+    /// Leases of which a call of this process failed, hung or was late: the end of the last such call, or [`STUCK`].
+    pub(super) in_trouble_until: BTreeMap<LeaseId, u64>,
+    /// The process, or a job of its start, is late until this time, and every lease with it.
+    pub(super) held_up_until: u64,
     /// Leases of the remediations under way.
     pub(super) resetting: BTreeMap<ResourceId, Vec<LeaseId>>,
     /// Groups of changes, each durable as a whole or not at all.
@@ -189,13 +195,14 @@ impl World {
             let (is_stuck, takes) = (machine.happens(|it| it.stick), machine.takes());
             machine.say(|| format!("lease {lease}: {what}"));
             let fails = machine.happens(|it| it.fail);
-            if is_stuck || fails || takes > SOON {
-                machine.in_trouble.insert(lease);
-            }
-            let why = match is_stuck {
-                true => Pause::Stuck,
-                false => Pause::Until(machine.now + takes),
+            let ends = machine.now + takes;
+            let (why, until) = match is_stuck {
+                true => (Pause::Stuck, STUCK),
+                false => (Pause::Until(ends), ends),
             };
+            if is_stuck || fails || takes > SOON {
+                machine.troubles(&[lease].into(), until);
+            }
             drop(machine);
             threads::pause(why);
             fails
@@ -228,9 +235,13 @@ impl Machine {
         self.mistake == Some(mistake)
     }
 
-    /// From now on everything works.
+    /// From now on everything works, and what is stuck goes on.
     pub(super) fn has_no_faults(&mut self) {
         self.rates = Rates::default();
+        let stuck = self.in_trouble_until.values_mut();
+        stuck
+            .filter(|until| **until == STUCK)
+            .for_each(|until| *until = self.now);
     }
 
     /// Usually at most [`SOON`]; sometimes later than every time limit.
@@ -243,14 +254,18 @@ impl Machine {
         self.below(most)
     }
 
-    /// The disk, the process or the driver is late for so long.
+    /// Every lease is late for so long. Neither the disk nor the driver's thread can do that: a cut waits for no disk, and
+    /// the driver hears all reports before it counts anybody as late.
     pub(super) fn holds_up(&mut self, span: u64) {
         self.held_up_until = self.held_up_until.max(self.now + span);
     }
 
-    /// Whether every lease is held up now.
-    pub(super) fn is_held_up(&self) -> bool {
-        self.now <= self.held_up_until
+    /// A call of these leases fails, hangs or is late, and ends then.
+    pub(super) fn troubles(&mut self, leases: &BTreeSet<LeaseId>, until: u64) {
+        for lease in leases {
+            let its = self.in_trouble_until.entry(*lease).or_default();
+            *its = until.max(*its);
+        }
     }
 
     pub(super) fn say(&self, what: impl FnOnce() -> String) {
@@ -287,7 +302,7 @@ impl Machine {
         let takes = self.takes();
         match takes > SOON {
             true if job.about.is_empty() => self.holds_up(takes),
-            true => self.in_trouble.extend(&job.about),
+            true => self.troubles(&job.about, self.now + takes),
             false => {}
         }
         self.at(self.now + takes, Event::Begin(job));

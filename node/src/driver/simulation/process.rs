@@ -56,14 +56,20 @@ impl Environment for Simulated {
     }
 
     fn dispatch(&mut self, owner: Owner, order: Order) -> Option<Report> {
-        let mistake = {
+        let (mistake, was_in_trouble) = {
             let mut machine = self.world.lock();
             machine.ordered(&order);
-            machine.mistake
+            let in_trouble = &machine.in_trouble_until;
+            let of = order.lease_id();
+            (
+                machine.mistake,
+                of.is_some_and(|it| in_trouble.contains_key(&it)),
+            )
         };
         let report = match (order, mistake) {
             (Order::Confirm(_), Some(Mistake::SwallowsConfirmations))
             | (Order::Cut(..), Some(Mistake::SwallowsCuts)) => None,
+            (Order::Cut(..), Some(Mistake::SwallowsCutsOfTheSlow)) if was_in_trouble => None,
             (Order::Reset(id, _), Some(Mistake::ResetsNothing)) => Some(Report::Reset(id, Ok(()))),
             (order, _) => self.dispatcher.dispatch(owner, order),
         };
