@@ -11,33 +11,65 @@ pub(crate) const MAX: usize = 2;
 const FAILED_TWICE_MAX: usize = 3;
 
 /// Calls `lane` once for each lane, on its own thread, with an iterator over the lane's work and with a flag that tells
-/// whether other lanes run beside it. Each item of `work` is done once, in its order; `quiet` items are done by one
-/// more lane after all others have ended. If a lane stops early, the others do the remaining work. Returns an error if
-/// a lane returned one.
-pub(crate) fn run<W: Send>(
+/// whether other lanes run beside it. Each item of `work` is done once, in its order, except that one lane does the items
+/// of the same `machine`, one after the other, so that it boots once; `quiet` items are done by one more lane after all
+/// others have ended. If a lane stops early, the others do the remaining work. Returns an error if a lane returned one.
+pub(crate) fn run<W: Send, M: PartialEq + Send>(
     cpus: usize,
     work: Vec<W>,
     quiet: impl Fn(&W) -> bool,
+    machine: impl Fn(&W) -> Option<M> + Sync,
     lane: impl Fn(&mut dyn Iterator<Item = W>, bool) -> Result<()> + Sync,
 ) -> Result<()> {
     let (quiet, beside): (Vec<W>, Vec<W>) = work.into_iter().partition(quiet);
     let lanes = cpus.min(MAX);
     [(lanes, beside), (1, quiet)]
         .into_iter()
-        .map(|(lanes, work)| all(lanes.min(work.len()), work, &lane))
+        .map(|(lanes, work)| all(lanes.min(work.len()), work, &machine, &lane))
         .fold(Ok(()), Result::and)
 }
 
-fn all<W: Send>(
+/// The work that no lane has taken, and the machine of the last item of each lane.
+struct List<W, M> {
+    work: Vec<W>,
+    machines: Vec<Option<M>>,
+}
+
+impl<W, M: PartialEq> List<W, M> {
+    /// The next item of a lane: the first with the machine of the lane's last item, else the first whose machine no lane
+    /// has, else the first.
+    fn take(&mut self, lane: usize, machine: &impl Fn(&W) -> Option<M>) -> Option<W> {
+        let all: Vec<Option<M>> = self.work.iter().map(machine).collect();
+        let (own, has) = (&self.machines[lane], |it| self.machines.contains(it));
+        let same = all.iter().position(|it| it.is_some() && it == own);
+        let free = || all.iter().position(|it| it.is_none() || !has(it));
+        let at = same.or_else(free).unwrap_or(0);
+        self.machines[lane] = all.into_iter().nth(at)?;
+        Some(self.work.remove(at))
+    }
+}
+
+fn all<W: Send, M: PartialEq + Send>(
     lanes: usize,
     work: Vec<W>,
+    machine: &(impl Fn(&W) -> Option<M> + Sync),
     lane: &(impl Fn(&mut dyn Iterator<Item = W>, bool) -> Result<()> + Sync),
 ) -> Result<()> {
-    let list = Mutex::new(work.into_iter());
-    let take = || list.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let one = || lane(&mut std::iter::from_fn(take), lanes > 1);
+    let machines = (0..lanes).map(|_| None).collect();
+    let list = Mutex::new(List { work, machines });
+    let list = &list;
+    let one = |number: usize| {
+        let take = || {
+            let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
+            list.take(number, machine)
+        };
+        lane(&mut std::iter::from_fn(take), lanes > 1)
+    };
+    let one = &one;
     std::thread::scope(|scope| {
-        let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(one)).collect();
+        let lanes: Vec<_> = (0..lanes)
+            .map(|number| scope.spawn(move || one(number)))
+            .collect();
         let ended = lanes.into_iter().map(|lane| {
             lane.join()
                 .unwrap_or_else(|_| Err(anyhow!("a lane of suites panicked")))
@@ -94,7 +126,8 @@ mod tests {
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// The finished items, in the order of their begins; items from 90 on are quiet.
+    /// The finished items, in the order of their begins; items from 90 on are quiet. Items from 60 on have machines, the
+    /// same for ten.
     fn done(
         cpus: usize,
         work: &[u32],
@@ -105,6 +138,7 @@ mod tests {
             cpus,
             work.to_vec(),
             |work| *work >= 90,
+            |work| (60..90).contains(work).then_some(work / 10),
             |works, beside| {
                 for work in works {
                     begun.lock().unwrap().push(work);
@@ -151,6 +185,25 @@ mod tests {
         });
         ended.unwrap();
         assert_eq!(begun[2..], [90, 91]);
+    }
+
+    #[test]
+    fn one_lane_does_the_items_of_a_machine_and_another_those_behind_them() {
+        let machine = |work: &u32| (60..90).contains(work).then_some(work / 10);
+        let mut list = List {
+            work: vec![60, 61, 70, 1, 62, 2, 71],
+            machines: vec![None, None],
+        };
+        let mut take = |lane| list.take(lane, &machine);
+        // The second lane takes the item of another machine, and then one without a machine of its own.
+        let begun = [0, 1, 0, 1, 1, 0].map(&mut take);
+        assert_eq!(begun, [60, 70, 61, 71, 1, 62].map(Some));
+        assert_eq!([0, 1].map(&mut take), [Some(2), None]);
+
+        // A machine is no reason to idle.
+        list.work = vec![80, 81];
+        let mut take = |lane| list.take(lane, &machine);
+        assert_eq!([0, 1, 0].map(&mut take), [Some(80), Some(81), None]);
     }
 
     #[test]
