@@ -57,10 +57,10 @@ class Refused(Exception):
 
 
 class Fabric:
-    """One tenant's (or the operator's) view of one node."""
+    """One tenant's (or the operator's) view of one node. `daemon`: the `Node`, if this program has started it."""
 
-    def __init__(self, identity, node=f"{ADDRESS}:{PORT}"):
-        self.identity, self.node = str(identity), node
+    def __init__(self, identity, node=f"{ADDRESS}:{PORT}", daemon=None):
+        self.identity, self.node, self.daemon = str(identity), node, daemon
         self.pool_ids = {}  # By the paths of pools, as far as known.
 
     def run(self, *words, as_json=True, timeout_secs=60):
@@ -120,10 +120,20 @@ class Fabric:
         """The current fences."""
         return self.ask("fence", "list")["fences"]
 
+    def wait_for_fence(self, timeout_secs=60):
+        """The first fence, as soon as there is one. Waits for the line in the daemon's log: requests would take the processor
+        from the work that ends in a fence."""
+        since = len(self.daemon.lines)
+        if not (found := self.fences()):
+            if not self.daemon.wait_for_line("FENCED", since=since, timeout_secs=timeout_secs):
+                raise TimeoutError(f"a fence: not within {timeout_secs} s")
+            found = self.fences()
+        return found[0]
+
     def issue(self, tenant, path, role="tenant"):
         """Issues an identity for `tenant` with this (operator's) identity; returns that tenant's view."""
         self.ask("identity", "issue", "--tenant", tenant, "--role", role, "--out", path)
-        return Fabric(path, self.node)
+        return Fabric(path, self.node, self.daemon)
 
     def wait_until(self, lease, *states, timeout_secs=60):
         """Asks until the lease is in one of `states`; for the end of its term once at first, and then from that end on."""
@@ -177,10 +187,10 @@ class Node:
         if pipe is self.process.stdout:
             ready.set()
 
-    def wait_for_line(self, *parts, timeout_secs=60):
-        """The first line of its output that contains all `parts`, or None."""
+    def wait_for_line(self, *parts, since=0, timeout_secs=60):
+        """The first line of its output, or of that behind the first `since` lines, that contains all `parts`, or None."""
         def find():
-            return next((line for line in self.lines if all(part in line for part in parts)), None)
+            return next((line for line in self.lines[since:] if all(part in line for part in parts)), None)
         with self.news:
             self.news.wait_for(find, timeout_secs)
             return find()
@@ -188,12 +198,12 @@ class Node:
     @property
     def operator(self):
         """The view of the operator, with the identity that the first start made."""
-        return Fabric(self.state_dir / "admin.identity", self.address)
+        return Fabric(self.state_dir / "admin.identity", self.address, self)
 
     def tenant(self, name):
         """The view of a tenant of this node."""
         path = self.state_dir / f"{name}.identity"
-        return Fabric(path, self.address) if path.exists() else self.operator.issue(name, path)
+        return Fabric(path, self.address, self) if path.exists() else self.operator.issue(name, path)
 
     def kill(self):
         """Sends SIGKILL, so the daemon cannot clean up. Returns when it is gone."""

@@ -1,7 +1,6 @@
 #!/usr/bin/python3
 """Shared by the suites of GPU leases: a node whose GPUs are stand-ins, their knobs, leases, and programs in leases."""
 import contextlib
-import json
 import os
 import pathlib
 import shutil
@@ -113,17 +112,24 @@ def alloc(tenant, vram="1MiB", secs=600, *more, resource=None):
     return tenant.ask(*words, *(["--resource", resource] if resource else []), *more)
 
 
-@contextlib.contextmanager
-def leased(tenant, *request, **terms):
-    """A lease, as soon as the device is clean. It is given back at the end unless it has ended already."""
-    def clean():
+def granted(tenant, *request, **terms):
+    """A lease, or None if the device is still being cleaned at the second request. In between this waits for the end of a
+    lease in the node's log: further requests would take the processor from the cleaning."""
+    for _ in range(2):
+        since = len(tenant.daemon.lines)
         try:
             return alloc(tenant, *request, **terms)
         except Refused as refusal:
             if "is being cleaned" not in refusal.message:
                 raise
-            return None
-    lease = until(clean, 60, "a device that is clean")
+        tenant.daemon.wait_for_line("ended", "lease_id", since=since, timeout_secs=2)
+    return None
+
+
+@contextlib.contextmanager
+def leased(tenant, *request, **terms):
+    """A lease, as soon as the device is clean. It is given back at the end unless it has ended already."""
+    lease = until(lambda: granted(tenant, *request, **terms), 60, "a device that is clean")
     try:
         yield lease
     finally:
@@ -218,8 +224,10 @@ def copied(tenant, lease, *words):
 
 def leases_again(tenant, resource, secs=600):
     """A lease of the resource, or None while the node refuses it."""
-    finished = tenant.run("lease", "alloc", "gpu", "--vram", "1MiB", "--secs", secs, "--resource", resource)
-    return json.loads(finished.stdout) if finished.returncode == 0 else None
+    try:
+        return granted(tenant, "1MiB", secs, resource=resource)
+    except Refused:
+        return None
 
 
 def cleared(node, resource):

@@ -47,7 +47,7 @@ def scrub(suite, node):
         with filled(node, alice, lease, 16 << 20):
             node.knob(knob, 8 << 20)
             alice.free(lease)
-        fence = until(lambda: next(iter(node.operator.fences()), None), 90, f"a fence for {knob}")
+        fence = node.operator.wait_for_fence(90)
         suite.check(f"{knob}: FENCED with the reason", fence["resource_id"] == nvidia and any(it in fence["reason"] for it in whys),
                     (nvidia, whys), fence)
         suite.refused(f"{knob}: no new lease", lambda: alloc(alice, "1MiB", 60, resource=nvidia), 5)
@@ -96,7 +96,7 @@ def local_programs(suite, node):
         with in_flight(NODE) if "socket" in who else NODE.open("rb") as file:
             stranger = subprocess.Popen(["sleep", "1000"], stdin=file, user=uid, group=uid, extra_groups=[])
         alice.free(held)
-        fence = until(lambda: next(iter(operator.fences()), None), 60, "a fence")
+        fence = operator.wait_for_fence()
         suite.check(f"{who} has the device after the lease: FENCED, and named", str(stranger.pid) in fence["reason"], stranger.pid, fence["reason"])
         suite.equal(f"{who}: whoever may have got it without his doing is not killed", None, stranger.poll())
         stranger.kill()
@@ -176,10 +176,10 @@ def keepers(suite):
         # Belongs to no lease, but has an environment variable that containers of some leases have.
         stranger = subprocess.Popen(["sleep", "1000"], user=STRANGER, group=STRANGER, env={"FABRICBIOS_GPU_LEASE": "1"})
         ways = ("first-thread", "chain", "own-table", "in-flight")
+        lease = leases_again(alice, nvidia)
         for where, hows in (("container", length(("closed", *ways), ("closed", "chain"))), ("entered", length(("closed", *ways, "ring"), ("closed", "chain"))),
                             ("user", (*ways, "ring"))):  # Closed, it lives, and cannot open the device: suite_gpu, nodes.
             for how in hows:
-                lease = until(lambda: leases_again(alice, nvidia), 60, f"{where}, {how}: the device free")
                 words = [str(fast_chain), str(NODE)] if (where, how) == ("user", "chain") else ["python3", str(keeper), how, str(NODE)]
                 pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
                 if where == "container":
@@ -195,15 +195,15 @@ def keepers(suite):
                     process.kill()
                     print(process.stderr.read(), flush=True)
                 alice.free(lease)
-                again = until(lambda: leases_again(alice, nvidia), 60, f"{where}, {how}: the device free again")
+                lease = until(lambda: leases_again(alice, nvidia), 60, f"{where}, {how}: the device free again")
                 if where == "user":
                     # A chain of forks is in no list of processes. Each of its processes has this pipe open.
                     closed = select.select([process.stdout], [], [], 10)[0]
                     suite.equal(f"{where}, {how}: all of it has ended", "", closed and process.stdout.read())
                 suite.equal(f"{where}, {how}: nothing of it is left", [], running("holds-on"))
-                alice.free(again)
                 process.wait(60)
                 process.stdout.close()
+        alice.free(lease)
         suite.equal("nothing is fenced", [], node.operator.fences())
         suite.equal("a stranger with a lease's variable lives", None, stranger.poll())
         stranger.kill()
