@@ -83,8 +83,8 @@ impl Cutter {
         Containers::of(&self.directory, lease, steps::STEPS)
     }
 
-    /// Stops every frame, and kills the processes that could send frames again. Until such a process has ended, it may
-    /// switch bus mastering on again, so only [`Cutter::prove`] says whether it is off. Waits only for a moment: a
+    /// Stops every frame, and kills the processes that could send frames again. Until such a process has ended, or an
+    /// unchecked driver is unbound, it may switch bus mastering on again, so only [`Cutter::prove`] says whether it is off. Waits only for a moment: a
     /// virtual machine with much memory takes seconds to end, and other leases are due.
     pub(super) fn stop(&self, lease: LeaseId, record: &VfRecord) -> Result<Proof, StepError> {
         let mut proof = Proof::default();
@@ -99,12 +99,10 @@ impl Cutter {
             Err(error) => format!("not yet: {error}"),
         };
         let stopped = self.pci().stop_bus_master(record.function);
+        done("bus master off", told(stopped));
         let Some(vfio) = &record.vfio else {
-            stopped?;
-            done("bus master off", record.function.to_string());
             return Ok(proof);
         };
-        done("bus master off", told(stopped));
         let removed = vfio.cdi().remove(lease);
         done("remove CDI spec", String::new());
         let killed = self.containers(lease).kill();

@@ -10,7 +10,11 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::Path,
     process::{Child, Command},
-    sync::{Arc, mpsc},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread,
     time::Duration,
 };
@@ -146,6 +150,34 @@ fn a_driver_that_turns_bus_mastering_on_again_is_unbound_within_the_proof() {
         assert!(!world.kernel().is_bus_master(FUNCTIONS[0]));
         world.release(1).unwrap();
         assert!(world.is_neutral(0));
+    }
+}
+
+#[test]
+fn a_cut_goes_on_while_a_driver_turns_bus_mastering_on_all_the_time() {
+    let world = World::of("ixgbe");
+    for lease in 1..=50 {
+        world.bind(lease, plain());
+        let is_cut = AtomicBool::new(false);
+        let revoked = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_cut.load(Ordering::Relaxed) {
+                    world.kernel().set_bus_master(FUNCTIONS[0], true);
+                }
+            });
+            world.kernel().set_bus_master(FUNCTIONS[0], false);
+            while !world.kernel().is_bus_master(FUNCTIONS[0]) {}
+            let revoked = world.path.revoke(binding_id(lease), Linger::None);
+            is_cut.store(true, Ordering::Relaxed);
+            revoked
+        });
+        let proof = world
+            .path
+            .verify(binding_id(lease), Some(&revoked.unwrap()));
+        let proof = proof.unwrap().to_string();
+        assert!(proof.contains("unbind driver"), "{proof}");
+        assert!(!world.kernel().is_bus_master(FUNCTIONS[0]));
+        world.release(lease).unwrap();
     }
 }
 
