@@ -19,12 +19,8 @@ const DESCRIBED_MAX: usize = 8;
 /// `PF_EXITING` of the kernel's `include/linux/sched.h`, in field 9 of `/proc/PID/stat`.
 const PF_EXITING: u64 = 0x4;
 
-/// Ends a lease's processes: freezes and kills them. When this returns, none of them runs, and a process that is moved
-/// into the cgroup later is frozen. A tracer that holds a killed process (`PTRACE_O_TRACEEXIT`) is killed too, if it
-/// has the same user or is not root's. A process that cannot die (state D) is moved to the cgroup `aside`. A process
-/// that is exiting cannot be moved (`cgroup_migrate_add_task` of the kernel). It runs no program code any more, but
-/// still has its memory and files, so this waits for its end. `proc` is `/proc`; `patience` limits the wait for all
-/// processes together. Without `aside` no process is moved.
+/// Ends a lease's processes: freezes and kills them, and waits for their end. When this returns, none of them runs, and
+/// a process that is moved into the cgroup later is frozen. For the arguments and the rest see [`end_killed`].
 ///
 /// # Errors
 /// A process may still run, or has not given back its memory and files within `patience`.
@@ -35,10 +31,43 @@ pub fn end_processes(
     aside: Option<&str>,
     patience: Duration,
 ) -> Result<Proof, StepError> {
-    let mut proof = Proof::default();
+    let frozen = freeze_and_kill(root, below)?;
+    Ok(frozen.and(end_killed(root, proc, below, aside, patience)?))
+}
+
+/// Afterwards no process of the cgroup runs, and each has a pending SIGKILL. Does not wait for their end.
+///
+/// # Errors
+/// A process may still run.
+pub fn freeze_and_kill(root: &Root, below: &str) -> Result<Proof, StepError> {
     let began = Instant::now();
-    freeze_and_kill(root, below)?;
-    proof.add("freeze", began.elapsed(), "");
+    root.write("freeze", &format!("{below}/cgroup.freeze"), "1")?;
+    kill(root, below)?;
+    Ok(Proof::of("freeze", began.elapsed(), ""))
+}
+
+fn kill(root: &Root, below: &str) -> Result<(), StepError> {
+    root.write("kill", &format!("{below}/cgroup.kill"), "1")
+}
+
+/// Waits for the end of the processes of a frozen cgroup, which it kills again: one may have come since. A tracer that
+/// holds a killed process (`PTRACE_O_TRACEEXIT`) is killed too, if it has the same user or is not root's. A process
+/// that cannot die (state D) is moved to the cgroup `aside`. A process that is exiting cannot be moved
+/// (`cgroup_migrate_add_task` of the kernel). It runs no program code any more, but still has its memory and files, so
+/// this waits for its end. `proc` is `/proc`; `patience` limits the wait for all processes together. Without `aside` no
+/// process is moved.
+///
+/// # Errors
+/// A process has not given back its memory and files within `patience`.
+pub fn end_killed(
+    root: &Root,
+    proc: &Tree,
+    below: &str,
+    aside: Option<&str>,
+    patience: Duration,
+) -> Result<Proof, StepError> {
+    let mut proof = Proof::default();
+    kill(root, below)?;
     let killed = Instant::now();
     let (mut tracers, mut moved) = (Vec::new(), Vec::new());
     let mut fewest = usize::MAX;
@@ -85,12 +114,6 @@ pub fn end_processes(
     }
     proof.add("kill", killed.elapsed(), found.join("; "));
     Ok(proof)
-}
-
-/// Afterwards no process of the cgroup runs, and each has a pending SIGKILL. Does not wait for their end.
-pub(crate) fn freeze_and_kill(root: &Root, below: &str) -> Result<(), StepError> {
-    root.write("freeze", &format!("{below}/cgroup.freeze"), "1")?;
-    root.write("kill", &format!("{below}/cgroup.kill"), "1")
 }
 
 /// Kills the tracers of these processes, and describes the killed tracers. A tracer of root that traces another user's

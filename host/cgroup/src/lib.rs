@@ -23,7 +23,7 @@ mod root;
 
 pub use containers::Containers;
 pub use devices::{DeviceNumber, allow_only};
-pub use end::{described, end_processes};
+pub use end::{described, end_killed, end_processes, freeze_and_kill};
 pub use endings::Endings;
 pub use enter::enter;
 pub use hook::{HOOK, hook, hook_main};

@@ -1,11 +1,11 @@
 //! Ends leases of CPU cores, by the lease's name alone.
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
 use fabricbios_cgroup::{Endings, NoRoot, Root, end_processes};
 use fabricbios_contract::EndByName;
 use fabricbios_kernfs::Tree;
-use fabricbios_lease::{Proof, StepError};
+use fabricbios_lease::StepError;
 use fabricbios_wire::LeaseId;
 
 use crate::{
@@ -46,19 +46,12 @@ impl CpuEnd {
 impl EndByName for CpuEnd {
     fn end(&self, lease: LeaseId) -> Result<(), StepError> {
         let (root, proc) = (self.root.clone(), self.proc.clone());
-        let end = move |patience| end(&root, &proc, lease, patience).map(drop);
+        let end = move |patience| {
+            let Some(below) = root.find("find lease", lease)? else {
+                return Ok(());
+            };
+            end_processes(&root, &proc, &below, Some(&aside(lease)), patience).map(drop)
+        };
         self.endings.end(lease, ENDS_WITHIN, end)
     }
-}
-
-/// Ends the processes of a lease, and waits for their end at most for `patience`. `None`: the lease has no cgroup.
-pub(crate) fn end(
-    root: &Root,
-    proc: &Tree,
-    lease: LeaseId,
-    patience: Duration,
-) -> Result<Option<Proof>, StepError> {
-    let below = root.find("find lease", lease)?;
-    let ended = below.map(|it| end_processes(root, proc, &it, Some(&aside(lease)), patience));
-    ended.transpose()
 }

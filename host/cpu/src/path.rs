@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_cgroup::{NoRoot, Root, enter};
+use fabricbios_cgroup::{NoRoot, Root, end_killed, enter, freeze_and_kill};
 use fabricbios_contract::{
     Bindings, Caller, DataPath, Entered, Given, Guard, LocalAccess, LocalRefusal, Part, Revoked,
 };
@@ -18,8 +18,7 @@ use fabricbios_wire::{Binding, CpuBinding, CpuPartition, CpuQuota, KindBinding, 
 
 use crate::{
     ENDS_WITHIN, STEPS,
-    cgroupfs::{Cgroup, CpuRoot},
-    end::end,
+    cgroupfs::{Cgroup, CpuRoot, aside},
     ranges,
 };
 
@@ -50,31 +49,41 @@ impl CpuPath {
         }
     }
 
-    fn end_processes(&self, lease: LeaseId) -> Result<Revoked, StepError> {
-        let proof = end(&self.root, &self.proc, lease, ENDS_WITHIN)?;
-        let nothing = || Proof::nothing_to_cut("the lease has no cgroup");
-        Ok(Revoked::by(proof.unwrap_or_else(nothing)))
+    /// Freezes and kills the processes, and waits for none of them: other leases are due. None of them runs any more.
+    fn stop(&self, lease: LeaseId) -> Result<Revoked, StepError> {
+        let below = self.root.find("find lease", lease)?;
+        let Some(below) = below else {
+            return Ok(Revoked::by(Proof::nothing_to_cut(
+                "the lease has no cgroup",
+            )));
+        };
+        freeze_and_kill(&self.root, &below).map(Revoked::by)
     }
 
-    /// Proves the end, from the state that the kernel reports. The cgroup stays frozen: even a process that root moves
-    /// into it does not run.
+    /// Waits for the end of the killed processes, and proves it, from the state that the kernel reports. The cgroup
+    /// stays frozen: even a process that root moves into it does not run.
     fn prove(&self, lease: LeaseId) -> Result<Proof, StepError> {
+        let Some(below) = self.root.find("verify", lease)? else {
+            return Ok(Proof::default());
+        };
+        let freeze = format!("{below}/cgroup.freeze");
         let mut proof = Proof::default();
-        let began = Instant::now();
-        if let Some(below) = self.root.find("verify", lease)? {
-            let frozen = self
-                .root
-                .read("verify", &format!("{below}/cgroup.freeze"))?;
-            let members = self.root.members("verify", &below)?;
-            if frozen != "1" || self.root.is_populated("verify", &below)? || !members.is_empty() {
-                let why = format!(
-                    "{}: cgroup.freeze is {frozen}, processes {members:?}",
-                    self.root.path(&below).display()
-                );
-                return Err(StepError::new("verify", why));
-            }
-            proof.add("read cgroup", began.elapsed(), "frozen, 0 processes");
+        // The processes of a lease that was not cut go on.
+        if self.root.read("verify", &freeze)? == "1" {
+            let aside = aside(lease);
+            proof = end_killed(&self.root, &self.proc, &below, Some(&aside), ENDS_WITHIN)?;
         }
+        let began = Instant::now();
+        let frozen = self.root.read("verify", &freeze)?;
+        let members = self.root.members("verify", &below)?;
+        if frozen != "1" || self.root.is_populated("verify", &below)? || !members.is_empty() {
+            let why = format!(
+                "{}: cgroup.freeze is {frozen}, processes {members:?}",
+                self.root.path(&below).display()
+            );
+            return Err(StepError::new("verify", why));
+        }
+        proof.add("read cgroup", began.elapsed(), "frozen, 0 processes");
         Ok(proof)
     }
 
@@ -138,8 +147,7 @@ impl DataPath for CpuPath {
 
     fn revoke(&self, binding_id: BindingId, _linger: Linger) -> Result<Revoked, StepError> {
         let lease = binding_id.lease_id;
-        self.bindings
-            .revoke(binding_id, |()| self.end_processes(lease))
+        self.bindings.revoke(binding_id, |()| self.stop(lease))
     }
 
     fn verify(&self, binding_id: BindingId, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
@@ -147,7 +155,7 @@ impl DataPath for CpuPath {
         self.bindings.verify(
             binding_id,
             revoked,
-            |()| self.end_processes(lease),
+            |()| self.stop(lease),
             |(), _| self.prove(lease),
         )
     }

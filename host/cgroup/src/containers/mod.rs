@@ -23,7 +23,7 @@ use rustix::{fs::getxattr, io::Errno};
 
 use crate::{
     devices::allow_only,
-    end::{end_processes, freeze_and_kill},
+    end::{end_killed, freeze_and_kill},
     enter::cgroup_of,
     records::failed,
     root::Root,
@@ -209,7 +209,7 @@ impl Containers {
             let denied = allow_only("deny devices", &at, &[]);
             let left = patience.saturating_sub(began.elapsed());
             let ended = frozen
-                .and_then(|()| end_processes(&container.root, proc, &container.below, None, left));
+                .and_then(|_| end_killed(&container.root, proc, &container.below, None, left));
             if let Err(error) = ended
                 && container.is_there()
             {

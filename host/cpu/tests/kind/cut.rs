@@ -55,6 +55,19 @@ fn a_process_that_cannot_die_is_moved_aside_and_keeps_only_its_cores_from_others
 }
 
 #[test]
+fn a_cut_waits_for_no_process_and_leaves_none_that_runs() {
+    let world = World::new();
+    let lease = cores(1, &[2]);
+    let (id, mut client) = (lease.binding_id, world.used(&lease));
+    world.kernel().make_exiting(client.1.pid);
+    let revoked = world.path.revoke(id, Linger::None).unwrap();
+    assert!(!world.machine.has_access(&mut client));
+    assert!(!revoked.is_proved, "it is there");
+    world.kernel().let_die();
+    world.path.verify(id, Some(&revoked)).unwrap();
+}
+
+#[test]
 fn a_process_that_is_exiting_is_waited_for_and_not_moved() {
     let world = World::new();
     let process = world.kernel().spawn();
