@@ -5,29 +5,30 @@ use std::{
     fs,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use fabricbios_cgroup::{Root, allow_only, end_processes, nodes, records::failed};
+use fabricbios_cgroup::{Root, allow_only, records::failed};
 use fabricbios_helper::{Call, CallError, Program, Supervisor};
 use fabricbios_kernfs::Tree;
-use fabricbios_lease::{Proof, StepError};
+use fabricbios_lease::StepError;
 use fabricbios_wire::LeaseId;
 
 use crate::{
     Device, Libraries, Node, STEPS,
+    cut::Cutter,
     driver::Wiped,
     end::ROOT,
     limits::Limits,
     management::Scrub,
     owned,
     record::{Record, Records},
-    sessions::{ENDS_WITHIN, Sessions, user_of},
+    sessions::{Sessions, user_of},
     steps::passed,
 };
 
 /// A vendor's library that is silent for this time counts as hung. Opening a context takes seconds without a report.
-const SILENCE: Duration = Duration::from_secs(30);
+pub(crate) const SILENCE: Duration = Duration::from_secs(30);
 
 /// Name prefix of the cgroups for processes that cannot die.
 const STUCK: &str = "stuck-";
@@ -66,8 +67,7 @@ pub struct Gpus {
     pub(crate) cdi: PathBuf,
     tenants: BTreeMap<String, BTreeSet<u32>>,
     hook: PathBuf,
-    pub(crate) proc: Tree,
-    pub(crate) supervisor: Supervisor,
+    pub(crate) cutter: Cutter,
     pub(crate) sessions: Sessions,
 }
 
@@ -118,13 +118,17 @@ impl Gpus {
                 libraries: config.libraries,
                 records: records.clone(),
             },
+            cutter: Cutter {
+                records: records.clone(),
+                root: root.clone(),
+                proc: Tree::new("/proc"),
+                supervisor: config.supervisor,
+            },
             records,
             root,
             cdi: config.cdi,
             tenants: config.tenants,
             hook: config.hook,
-            proc: Tree::new("/proc"),
-            supervisor: config.supervisor,
         })
     }
 
@@ -155,8 +159,7 @@ impl Gpus {
         call: &C,
         progress: &dyn Fn(),
     ) -> Result<C::Answer, StepError> {
-        let answer = self.supervisor.call(call, SILENCE, &|_| progress());
-        answer.map_err(|error| not_done(step, error))
+        self.cutter.call(step, call, progress)
     }
 
     /// Wipes the free memory of a device.
@@ -165,7 +168,7 @@ impl Gpus {
             device: device.clone(),
             libraries: self.sessions.libraries.clone(),
         };
-        let wiped = scrub.twice(&self.supervisor, SILENCE, &|_| progress());
+        let wiped = scrub.twice(&self.cutter.supervisor, SILENCE, &|_| progress());
         wiped.map_err(|error| not_done("scrub", error))
     }
 
@@ -184,9 +187,11 @@ impl Gpus {
     }
 
     /// Ends the worker of a lease and all its other processes, and closes the device's nodes to them.
-    pub(crate) fn end(&self, lease: LeaseId, record: &Record) -> Result<Proof, StepError> {
-        let (root, proc) = (self.root.as_ref(), &self.proc);
-        end(root, proc, &self.records, lease, record, ENDS_WITHIN)
+    pub(crate) fn end(&self, lease: LeaseId, record: &Record) -> Result<(), StepError> {
+        let stopped = self.cutter.stop(lease, record);
+        // A part that cannot be ended must not delay the other parts.
+        let ended = self.cutter.wait(lease, record);
+        stopped.and(ended).map(drop)
     }
 
     /// Removes the cgroup of a lease, and the cgroup of processes that could not die, if these have ended.
@@ -201,7 +206,7 @@ impl Gpus {
         if root.exists("remove aside", &aside)? {
             if root.is_populated("remove aside", &aside)? {
                 let members = root.members("remove aside", &aside)?;
-                let stuck = fabricbios_cgroup::described(&self.proc, &members);
+                let stuck = fabricbios_cgroup::described(&self.cutter.proc, &members);
                 let why = format!("{stuck} was killed and does not die");
                 return Err(StepError::new("remove aside", why));
             }
@@ -225,7 +230,7 @@ fn try_cgroup(root: &Path) -> Result<(), StepError> {
     tried.and(removed)
 }
 
-fn not_done(step: &'static str, error: CallError) -> StepError {
+pub(crate) fn not_done(step: &'static str, error: CallError) -> StepError {
     match error {
         CallError::Failed(failure) => {
             let errno = failure.errno;
@@ -235,77 +240,12 @@ fn not_done(step: &'static str, error: CallError) -> StepError {
     }
 }
 
-/// See [`Gpus::end`]; the watchdog calls it too, without the daemon. Waits at most `patience` for each killed process.
-pub(crate) fn end(
-    root: Option<&Root>,
-    proc: &Tree,
-    records: &Records,
-    lease: LeaseId,
-    record: &Record,
-    patience: Duration,
-) -> Result<Proof, StepError> {
-    // A container that starts from now on does not get the device. If the file stays, the lease is ended nevertheless.
-    let removed = record.cdi().remove(lease);
-    passed("remove CDI spec");
-    // A part that cannot be ended must not delay the other parts.
-    let closed = nodes::withdraw(&record.owned, &record.users);
-    passed("close nodes");
-    let containers = records.containers(lease);
-    // The containers are stopped now; the call below waits for processes that do not end at once.
-    let stopped = containers.end(proc, Duration::ZERO);
-    let in_cgroup = root.map_or(Ok(Proof::default()), |root| {
-        end_cgroup(root, proc, lease, patience)
-    });
-    let began = Instant::now();
-    // The worker is in no cgroup if this machine has none, or if the worker died before it was moved.
-    let worker = record.worker.map_or(Ok(()), |worker| {
-        worker.process.kill("kill worker", patience)
-    });
-    passed("kill worker");
-    let worker_took = began.elapsed();
-    let ended = stopped.or_else(|_| containers.end(proc, patience));
-    let mut proof = in_cgroup?;
-    worker?;
-    proof.add("kill worker", worker_took, "");
-    let proof = proof.and(ended?);
-    closed?;
-    removed?;
-    Ok(proof)
-}
-
-/// Ends the processes in the cgroup of a lease, if the cgroup exists.
-fn end_cgroup(
-    root: &Root,
-    proc: &Tree,
-    lease: LeaseId,
-    patience: Duration,
-) -> Result<Proof, StepError> {
-    let mut proof = Proof::default();
-    let began = Instant::now();
-    let below = below(lease);
-    if root.exists("find lease", &below)? {
-        // A process that is moved into the cgroup from now on cannot open the device.
-        allow_only("deny devices", &root.path(&below), &[])?;
-        passed("deny devices");
-        proof.add("deny devices", began.elapsed(), "");
-        // A worker in the cgroup is killed with the other processes, and this call waits for its end.
-        proof = proof.and(end_processes(
-            root,
-            proc,
-            &below,
-            Some(&aside(lease)),
-            patience,
-        )?);
-    }
-    Ok(proof)
-}
-
 /// The cgroup of a lease.
 pub(crate) fn below(lease: LeaseId) -> String {
     format!("{}{lease}", fabricbios_cgroup::LEASE)
 }
 
-fn aside(lease: LeaseId) -> String {
+pub(crate) fn aside(lease: LeaseId) -> String {
     format!("{STUCK}{lease}")
 }
 

@@ -6,6 +6,7 @@
 //! before each grant and wipes it after the lease; [`GpuPath`] connects clients and ends all access. Only workers and
 //! helper processes load the vendors' libraries.
 
+mod cut;
 mod device;
 pub mod driver;
 mod end;

@@ -5,10 +5,10 @@ use std::{
     os::{fd::OwnedFd, unix::net::UnixStream},
     path::Path,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use fabricbios_cgroup::{enter, nodes};
+use fabricbios_cgroup::{Endings, enter, nodes};
 use fabricbios_contract::{
     Bindings, Caller, DataPath, Edits, Entered, Given, Guard, LocalAccess, LocalRefusal, Part,
     Revoked,
@@ -20,7 +20,9 @@ use fabricbios_wire::{
     Binding, GpuBinding, KindBinding, LeaseError, LeaseId, Refusal, RefusalClass, ResourceType,
 };
 
-use crate::{Device, Gpus, QUEUE_SLOTS, gpus::below, record::Record, steps::passed};
+use crate::{
+    Device, Gpus, QUEUE_SLOTS, gpus::below, record::Record, sessions::ENDS_WITHIN, steps::passed,
+};
 
 /// A worker of a shared lease gets this long to wipe its memory and to end; then it is killed.
 const CLOSES_WITHIN: Duration = Duration::from_millis(500);
@@ -36,6 +38,8 @@ pub struct GpuPath {
     /// The devices by UUID.
     devices: BTreeMap<String, Device>,
     bindings: Bindings,
+    /// Workers of shared leases that wipe their memory.
+    closings: Endings,
 }
 
 impl GpuPath {
@@ -47,6 +51,7 @@ impl GpuPath {
             gpus,
             devices: devices.into_iter().map(by_uuid).collect(),
             bindings: Bindings::guarded_by(guard),
+            closings: Endings::default(),
         }
     }
 
@@ -161,52 +166,52 @@ impl GpuPath {
         Ok(())
     }
 
-    fn end(&self, lease: LeaseId) -> Result<Revoked, StepError> {
+    /// Ends access. A worker of a shared lease gets [`CLOSES_WITHIN`] first: a thread of the lease waits for it, since
+    /// other leases are due.
+    fn cut(&self, lease: LeaseId) -> Result<Revoked, StepError> {
         let Some(record) = self.gpus.records.find(lease)? else {
             return Ok(Revoked::proved(nothing()));
         };
         if !record.is_exclusive {
-            self.gpus.sessions.close(lease, &record, CLOSES_WITHIN);
+            let closes = self.closing(lease, record.clone());
+            let begun = self.closings.start(lease, Duration::ZERO, closes);
+            if begun.is_ok() {
+                return Ok(Revoked::default());
+            }
         }
-        self.gpus.end(lease, &record).map(Revoked::by)
+        self.gpus.cutter.stop(lease, &record).map(Revoked::by)
     }
 
-    /// Reads the proof from the kernel. The cgroup stays frozen, and no process in it can open a device.
+    /// Asks the worker of a shared lease to wipe its memory, and then ends access.
+    fn closing(
+        &self,
+        lease: LeaseId,
+        record: Record,
+    ) -> impl FnOnce() -> Result<String, StepError> + Send + 'static {
+        let (sessions, cutter) = (self.gpus.sessions.clone(), self.gpus.cutter.clone());
+        move || {
+            sessions.close(lease, &record, CLOSES_WITHIN);
+            cutter.stop(lease, &record).map(|_| String::new())
+        }
+    }
+
+    /// Waits for the processes of the lease, and proves that nobody has access any more.
     fn prove(&self, lease: LeaseId) -> Result<Proof, StepError> {
         let Some(record) = self.gpus.records.find(lease)? else {
             return Ok(nothing());
         };
-        let mut proof = Proof::default();
-        let began = Instant::now();
-        if let Some(worker) = record.worker
-            && worker.process.is_there()
-        {
-            let why = format!("the worker, {}, is there", worker.process.describe());
-            return Err(StepError::new("verify", why));
+        let cutter = &self.gpus.cutter;
+        if record.is_exclusive {
+            return cutter.finish(lease, &record);
         }
-        if let Some(root) = &self.gpus.root
-            && root.exists("verify", &below(lease))?
-        {
-            let below = below(lease);
-            let frozen = root.read("verify", &format!("{below}/cgroup.freeze"))?;
-            if frozen != "1" || root.is_populated("verify", &below)? {
-                let members = root.members("verify", &below)?;
-                let at = root.path(&below);
-                let why = format!(
-                    "{}: cgroup.freeze is {frozen}, processes {members:?}",
-                    at.display()
-                );
-                return Err(StepError::new("verify", why));
-            }
+        let closes = self.closing(lease, record.clone());
+        if { self.closings.wait(lease, ENDS_WITHIN, closes)? }.is_none() {
+            let why = "the worker was asked to end and was not killed yet";
+            return Err(StepError::new("close worker", why));
         }
-        self.gpus.records.containers(lease).check_ended("verify")?;
-        nodes::check_withdrawn(&record.owned, &record.users)?;
-        proof.add(
-            "look for processes",
-            began.elapsed(),
-            "no worker, 0 processes",
-        );
-        Ok(proof)
+        // A worker may have started since the thread began.
+        let stopped = cutter.stop(lease, &record)?;
+        Ok(stopped.and(cutter.finish(lease, &record)?))
     }
 }
 
@@ -259,7 +264,7 @@ impl DataPath for GpuPath {
 
     fn revoke(&self, binding_id: BindingId, _linger: Linger) -> Result<Revoked, StepError> {
         let lease = binding_id.lease_id;
-        self.bindings.revoke(binding_id, |()| self.end(lease))
+        self.bindings.revoke(binding_id, |()| self.cut(lease))
     }
 
     fn verify(&self, binding_id: BindingId, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
@@ -267,7 +272,7 @@ impl DataPath for GpuPath {
         self.bindings.verify(
             binding_id,
             revoked,
-            |()| self.end(lease),
+            |()| self.cut(lease),
             |(), _| self.prove(lease),
         )
     }
@@ -316,7 +321,13 @@ impl LocalAccess for GpuPath {
         let Some(root) = root.filter(|_| why.is_empty()) else {
             return Err(LocalRefusal::Unsupported(why.to_owned()));
         };
-        let entered = enter(root, &self.gpus.proc, &below(lease), caller, &process)?;
+        let entered = enter(
+            root,
+            &self.gpus.cutter.proc,
+            &below(lease),
+            caller,
+            &process,
+        )?;
         let own = |text: &str| text.to_owned();
         let variables = device.environment().into_iter();
         Ok(Entered {

@@ -139,11 +139,16 @@ impl Records {
     }
 
     pub(crate) fn find(&self, lease: LeaseId) -> Result<Option<Record>, StepError> {
-        read(&self.file(lease, SUFFIX))
+        read(&self.of_lease(lease))
+    }
+
+    /// The file with the record of a lease.
+    pub(crate) fn of_lease(&self, lease: LeaseId) -> PathBuf {
+        self.file(lease, SUFFIX)
     }
 
     pub(crate) fn write(&self, lease: LeaseId, record: &Record) -> Result<(), StepError> {
-        write(&self.file(lease, SUFFIX), &self.file(lease, ".new"), record)
+        write(&self.of_lease(lease), &self.file(lease, ".new"), record)
     }
 
     /// The containers of a lease.
@@ -158,7 +163,7 @@ impl Records {
             self.socket(lease),
             self.closed(lease),
             self.file(lease, ".new"),
-            self.file(lease, SUFFIX),
+            self.of_lease(lease),
         ] {
             remove("remove record", &at)?;
         }

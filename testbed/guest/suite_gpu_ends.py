@@ -204,11 +204,33 @@ def keepers(suite):
                 process.wait(60)
                 process.stdout.close()
         alice.free(lease)
+        for name, number in (("stopped", signal.SIGSTOP), ("dead", signal.SIGKILL)):
+            opener_without_daemon(suite, node, uid, name, number)
         suite.equal("nothing is fenced", [], node.operator.fences())
         suite.equal("a stranger with a lease's variable lives", None, stranger.poll())
         stranger.kill()
         stranger.wait()
     podman.clean()
+
+
+def opener_without_daemon(suite, node, uid, name, number):
+    """A program of the tenant's user, outside of the lease's control group, loses the device at the deadline."""
+    alice = node.tenant("alice")
+    nvidia = gpus(node.operator)["nvidia"]["resource_id"]
+    lease = until(lambda: leases_again(alice, nvidia, 8), 60, f"{name}: the device free")
+    opens = ["sh", "-c", f"exec 3<{NODE} && echo open && exec sleep 1000"]
+    with subprocess.Popen(opens, stdout=subprocess.PIPE, text=True, user=uid, group=uid, extra_groups=[]) as process:
+        suite.equal(f"{name}: a program of the user has the device", "open", process.stdout.readline().strip())
+        os.kill(node.process.pid, number)
+        suite.check(f"{name}: it ends without the daemon", gone([process.pid], 60), "its end")
+        early_ms = lease["expires_at_unix_ms"] - time.time() * 1000
+        suite.check(f"{name}: and not before the deadline", early_ms <= 0, "0 ms before at most", early_ms)
+    if number == signal.SIGSTOP:
+        os.kill(node.process.pid, signal.SIGCONT)
+    else:
+        node.kill()
+        node.start()
+    suite.equal(f"{name}: the lease is expired", "expired", alice.wait_until(lease, "expired", "fenced")["state"])
 
 
 @contextlib.contextmanager

@@ -48,7 +48,7 @@ impl GpuStore {
         resets: &mut Resets,
         progress: &dyn Fn(),
     ) -> Result<Proof, StepError> {
-        self.end_holders(record, progress)?;
+        self.end_holders(lease, record, progress)?;
         let wiped = self.wipe(lease, record, progress).or_else(|error| {
             match resets.get(&lease) {
                 // Memory that the first release lacks may come back by itself.

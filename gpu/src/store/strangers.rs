@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use fabricbios_cgroup::{
     DeviceNumber, Process,
-    nodes::{EndUsers, Holder, Holders, Node},
+    nodes::{Holder, Holders, Node},
 };
 use fabricbios_lease::{BindOrder, StepError};
+use fabricbios_wire::LeaseId;
 
 use super::{GpuStore, is_shared};
-use crate::{record::Record, steps::passed};
+use crate::record::Record;
 
 impl GpuStore {
     /// The processes that have the device open before a lease for this order: daemons of the node's root, for
@@ -39,34 +40,23 @@ impl GpuStore {
         Err(StepError::new("look for holders", why))
     }
 
-    /// Ends the processes of the lease's users that have the device. The lease's own processes have ended by now, but
-    /// its users may have opened the device elsewhere.
+    /// Ends the processes of the lease's users that have the device. The cut has done so already, but another process may
+    /// have passed the device on to them since, and of a shared lease the cut ends the worker alone.
     ///
     /// # Errors
     /// Another process has the device open and did not have it before the grant. It may have received the device
     /// without its own doing, so it is not killed.
     pub(super) fn end_holders(
         &self,
+        lease: LeaseId,
         record: &Record,
         progress: &dyn Fn(),
     ) -> Result<(), StepError> {
         if !self.counts_holders(record.is_exclusive) {
             return Ok(());
         }
-        let end = EndUsers {
-            devices: self.numbers(),
-            users: record.users.clone(),
-        };
-        let killed = self.gpus.call("end holders", &end, progress)?;
-        if !killed.is_empty() {
-            let killed: Vec<_> = killed.iter().map(|it| it.process.pid).collect();
-            tracing::warn!(
-                device = self.device.uuid,
-                users = ?record.users,
-                "killed {killed:?}, which had the device open after their lease, or hid files"
-            );
-        }
-        passed("end holders");
+        let cutter = &self.gpus.cutter;
+        cutter.end_users(lease, record, self.numbers(), progress)?;
         let mut others = self.holders(Some(record), progress)?;
         others.retain(|it| !record.baseline.holders.contains(&it.process));
         if others.is_empty() {

@@ -33,7 +33,7 @@ use std::{
     thread,
 };
 
-use fabricbios_contract::{Cdi, Edits, Store};
+use fabricbios_contract::{Cdi, Edits, Store, testing::EndedByName};
 use fabricbios_gpu::{Device, Health, Node};
 use fabricbios_lease::{BindError, BindOrder, BootTime, Condition};
 use fabricbios_wire::{GpuRequest, LeaseError, LeaseId};

@@ -94,3 +94,34 @@ fn a_user_who_has_the_device_open_gets_no_lease_beside_him_and_ends_it_after_one
     stranger.wait().unwrap();
     world.release(&lease).unwrap();
 }
+
+/// A process of the lease's user that opened the device outside of the lease's control group.
+#[test]
+fn who_has_opened_the_device_for_a_lease_has_ended_when_its_end_is_proved() {
+    for by_watchdog in [false, true] {
+        let terminal = Terminal::new();
+        let world = terminal.world(false);
+        let (lease, id) = (whole(1), lease_id(1));
+        world.prepared(&lease).unwrap();
+        world.admit_programs(id);
+        let mut own = terminal.holder(worker_user(1));
+        let mut stranger = terminal.holder(4722);
+        if by_watchdog {
+            let watchdog = world.machine.watchdog();
+            while watchdog.end(id).is_err() {
+                thread::yield_now();
+            }
+        } else {
+            let proof = world.cut(&lease).to_string();
+            let named = format!("killed, had the device: pid {} of user", own.id());
+            assert!(proof.contains(&named), "{proof}");
+        }
+        let ended = own.try_wait().unwrap().expect("it has the device");
+        assert_eq!(ended.signal(), Some(Signal::SIGKILL as i32));
+        assert!(stranger.try_wait().unwrap().is_none());
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
+        world.cut(&lease);
+        world.release(&lease).unwrap();
+    }
+}

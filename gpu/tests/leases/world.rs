@@ -5,7 +5,7 @@ use std::{
     io::{Read, Write},
     ops::Deref,
     os::unix::{fs::FileExt, net::UnixStream},
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -107,7 +107,8 @@ impl Fixture for Machine {
 
 impl EndedByName for Machine {
     fn watchdog(&self) -> Box<dyn EndByName> {
-        Box::new(GpuEnd::at(&self.lab.place.path().join("records")).unwrap())
+        let records = self.lab.place.path().join("records");
+        Box::new(GpuEnd::at(&records, self.lab.supervisor.clone()).unwrap())
     }
 }
 
@@ -164,6 +165,20 @@ impl World {
         let prepared = self.store.prepare(order, &|| ());
         prepared.map_err(|error| error.to_string())?;
         Ok(self.bound(order))
+    }
+
+    fn record(&self, lease: LeaseId) -> PathBuf {
+        let records = self.machine.lab.place.path().join("records");
+        records.join(format!("{lease}.gpu"))
+    }
+
+    /// Lets a lease have programs on this machine, as if it had a control group.
+    pub(crate) fn admit_programs(&self, lease: LeaseId) {
+        let at = self.record(lease);
+        let mut record: serde_json::Value =
+            serde_json::from_slice(&fs::read(&at).unwrap()).unwrap();
+        record["nodes"] = serde_json::to_value(&self.machine.device.nodes).unwrap();
+        fs::write(at, record.to_string()).unwrap();
     }
 
     pub(crate) fn cut(&self, order: &BindOrder) -> Proof {
@@ -318,14 +333,8 @@ pub(crate) fn worker_user(number: u128) -> u32 {
 }
 
 pub(crate) fn signal_worker(world: &World, lease: LeaseId, signal: Signal) -> Pid {
-    let record = world
-        .machine
-        .lab
-        .place
-        .path()
-        .join("records")
-        .join(format!("{lease}.gpu"));
-    let record: serde_json::Value = serde_json::from_slice(&fs::read(record).unwrap()).unwrap();
+    let record: serde_json::Value =
+        serde_json::from_slice(&fs::read(world.record(lease)).unwrap()).unwrap();
     let pid = record["worker"]["process"]["pid"].as_i64().unwrap();
     let worker = Pid::from_raw(pid.try_into().unwrap());
     kill(worker, signal).unwrap();

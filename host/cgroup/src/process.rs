@@ -1,6 +1,6 @@
 //! A process by number and start time, so that a later process with the same number is not mistaken for it.
 
-use std::{fs, str::FromStr, time::Duration};
+use std::{fmt, fs, str::FromStr, time::Duration};
 
 use fabricbios_helper::Pidfd;
 use fabricbios_lease::StepError;
@@ -58,32 +58,53 @@ impl Process {
         format!("pid {} ({name}, state {state})", self.pid)
     }
 
+    /// Sends SIGKILL to the process, if it is there, and does not wait for its end.
+    ///
+    /// # Errors
+    /// The signal cannot be sent.
+    pub fn send_kill(self, step: &'static str) -> Result<(), StepError> {
+        self.killed(step).map(drop)
+    }
+
     /// Kills the process and waits until it has ended and given back its memory and files.
     ///
     /// # Errors
     /// The process has not ended within `patience`.
     pub fn kill(self, step: &'static str, patience: Duration) -> Result<(), StepError> {
-        let fail = |why: String| StepError::new(step, format!("{}: {why}", self.describe()));
+        let Some(process) = self.killed(step)? else {
+            return Ok(());
+        };
+        match process.ends_within(patience) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(self.not_killed(
+                step,
+                &format!(
+                    "it was killed and has not ended within {} ms",
+                    patience.as_millis()
+                ),
+            )),
+            Err(error) => Err(self.not_killed(step, &error)),
+        }
+    }
+
+    /// The process, after SIGKILL was sent to it. `None`: it has ended.
+    fn killed(self, step: &'static str) -> Result<Option<Pidfd>, StepError> {
         let process = match Pidfd::open(Pid::from_raw(self.pid)) {
-            Err(Errno::ESRCH) => return Ok(()),
-            opened => opened.map_err(|errno| fail(errno.to_string()))?,
+            Err(Errno::ESRCH) => return Ok(None),
+            opened => opened.map_err(|errno| self.not_killed(step, &errno))?,
         };
         // The descriptor may be of a later process with the same number.
         if !self.is(&process) {
-            return Ok(());
+            return Ok(None);
         }
         match process.signal(Signal::SIGKILL) {
-            Ok(()) | Err(Errno::ESRCH) => {}
-            Err(errno) => return Err(fail(errno.to_string())),
+            Ok(()) | Err(Errno::ESRCH) => Ok(Some(process)),
+            Err(errno) => Err(self.not_killed(step, &errno)),
         }
-        match process.ends_within(patience) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(fail(format!(
-                "it was killed and has not ended within {} ms",
-                patience.as_millis()
-            ))),
-            Err(error) => Err(fail(error.to_string())),
-        }
+    }
+
+    fn not_killed(self, step: &'static str, why: &dyn fmt::Display) -> StepError {
+        StepError::new(step, format_args!("{}: {why}", self.describe()))
     }
 }
 

@@ -8,9 +8,11 @@ use std::{
 
 use anyhow::Context;
 use fabricbios_contract::EndByName;
+use fabricbios_helper::Supervisor;
 
 use crate::{
     kinds::KINDS,
+    process::helpers,
     watchdog::{Arguments, KindEnd},
 };
 
@@ -21,6 +23,17 @@ pub struct Ending<'a> {
     pub calls: Option<&'a Path>,
     /// Becomes true when the daemon is gone.
     pub is_orphan: &'a Arc<AtomicBool>,
+}
+
+impl Ending<'_> {
+    /// Makes calls that may hang, without the daemon.
+    ///
+    /// # Errors
+    /// The process has no file for the locks of such calls, or cannot open it.
+    pub(super) fn supervisor(&self) -> anyhow::Result<Supervisor> {
+        let calls = self.calls;
+        helpers::for_watchdog(calls.context("no file for the locks of calls that may hang")?)
+    }
 }
 
 /// Makes the end of a kind, from the argument of [`crate::watchdog::Watchdog::ends`].

@@ -10,8 +10,9 @@ use super::gpus;
 use crate::kinds::{Ending, Opening, cdi, records};
 
 /// See [`crate::kinds::Kind::end`]. `records`: the directory of the records.
-pub(super) fn end(records: &OsStr, _: &Ending<'_>) -> anyhow::Result<Box<dyn EndByName>> {
-    Ok(Box::new(GpuEnd::at(Path::new(records))?))
+pub(super) fn end(records: &OsStr, ending: &Ending<'_>) -> anyhow::Result<Box<dyn EndByName>> {
+    let end = GpuEnd::at(Path::new(records), ending.supervisor()?)?;
+    Ok(Box::new(end))
 }
 
 /// Ends the leases that an earlier run with `--gpus` has left. A lease that cannot be cleaned stays in the records, and

@@ -2,7 +2,6 @@
 
 use std::{ffi::OsStr, path::Path, sync::Arc};
 
-use anyhow::Context;
 use fabricbios_cgroup::Process;
 use fabricbios_contract::EndByName;
 use fabricbios_lease::StepError;
@@ -11,14 +10,11 @@ use fabricbios_wire::LeaseId;
 use nix::unistd::getppid;
 
 use super::places;
-use crate::{kinds::Ending, process::helpers};
+use crate::kinds::Ending;
 
 /// See [`crate::kinds::Kind::end`]. `records`: the directory of the records.
 pub(super) fn end(records: &OsStr, ending: &Ending<'_>) -> anyhow::Result<Box<dyn EndByName>> {
-    let calls = ending
-        .calls
-        .context("no file for the locks of calls that may hang")?;
-    let supervisor = helpers::for_watchdog(calls)?;
+    let supervisor = ending.supervisor()?;
     let daemon = Process::of(getppid().as_raw());
     Ok(Box::new(NetEnd {
         macvlans: MacvlanEnd::new(Arc::new(Netlink::open()?)),

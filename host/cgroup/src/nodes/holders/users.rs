@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -9,7 +10,7 @@ use fabricbios_helper::{Call, Caller, Failure};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Holder, REPORT_EVERY, USER_LOOK_MAX,
+    Holder, REPORT_EVERY,
     standstill::{Standstill, processes_of},
 };
 use crate::{
@@ -23,6 +24,10 @@ const ENDS_WITHIN: Duration = Duration::from_secs(8);
 /// Most killed processes in the answer, which has to fit into one message however many there are.
 const TOLD_MAX: usize = 256;
 
+/// A round looks at open files for this time. A process that it has not looked at by then may hide the device among very
+/// many files. A proof waits for the search, so the time is short.
+const LOOK_MAX: Duration = Duration::from_secs(5);
+
 /// Most rounds: a process of another user may start new processes of these users meanwhile.
 const ROUNDS: u32 = 8;
 
@@ -35,6 +40,9 @@ pub struct EndUsers {
     pub devices: BTreeSet<DeviceNumber>,
     /// The users whose processes end; never root.
     pub users: BTreeSet<u32>,
+    /// The record of the lease. If it is gone, the lease is over, and these users may have the device by another lease:
+    /// no process ends.
+    pub record: PathBuf,
 }
 
 impl Call for EndUsers {
@@ -42,7 +50,16 @@ impl Call for EndUsers {
     /// The killed processes, at most [`TOLD_MAX`].
     type Answer = Vec<Holder>;
 
+    /// First waits for earlier calls for these users: each of them lets the users' processes go on at its end.
     fn make(self, caller: &Caller) -> Result<Vec<Holder>, Failure> {
+        for user in &self.users {
+            caller.lock(&format!("processes of user {user}"), |pid| {
+                caller.progress(format!("process {pid} ends processes of user {user}"))
+            })?;
+        }
+        if !self.record.exists() {
+            return Ok(Vec::new());
+        }
         self.end(&mut |what| caller.progress(what))
     }
 }
@@ -56,10 +73,15 @@ impl EndUsers {
         for _ in 0..ROUNDS {
             let still = Standstill::of(&self.users)?;
             let mut found = Vec::new();
+            let mut look = Look::begin(report);
             for holder in &still.processes {
-                if self.may_have_device(holder, report)? {
+                if self.may_have_device(holder, &mut look)? {
                     found.push(*holder);
                 }
+            }
+            for Holder { process, .. } in &found {
+                let killed = process.send_kill("end holders");
+                killed.map_err(|error| Failure::from(error.to_string()))?;
             }
             for Holder { process, .. } in &found {
                 let ended = process.kill("end holders", ENDS_WITHIN);
@@ -79,11 +101,7 @@ impl EndUsers {
         )))
     }
 
-    fn may_have_device(
-        &self,
-        holder: &Holder,
-        report: &mut dyn FnMut(&'static str) -> Result<(), Failure>,
-    ) -> Result<bool, Failure> {
+    fn may_have_device(&self, holder: &Holder, look: &mut Look<'_>) -> Result<bool, Failure> {
         let pid = holder.process.pid;
         if has_lost_first_thread(pid) {
             return Ok(true);
@@ -94,8 +112,6 @@ impl EndUsers {
         let open = { tables.iter() }.flat_map(|it| it.files().map(|file| (file, Some(*it))));
         let files = open.chain(mapped.map(|file| (file, None)));
         let mut rings = BTreeSet::new();
-        let began = Instant::now();
-        let mut reported = began;
         for (file, table) in files {
             let ring = file.ring();
             let is_hidden = match table {
@@ -109,16 +125,38 @@ impl EndUsers {
             if is_hidden || file.is_one_of(&devices) {
                 return Ok(true);
             }
-            if reported.elapsed() > REPORT_EVERY {
-                reported = Instant::now();
-                report("open files of the lease's users")?;
-                if began.elapsed() > USER_LOOK_MAX {
-                    // A process with so many open files may hide the device among them.
-                    return Ok(true);
-                }
+            if !look.goes_on()? {
+                return Ok(true);
             }
         }
         Ok(false)
+    }
+}
+
+/// The look at the files of all processes, in one round.
+struct Look<'a> {
+    began: Instant,
+    reported: Instant,
+    report: &'a mut dyn FnMut(&'static str) -> Result<(), Failure>,
+}
+
+impl<'a> Look<'a> {
+    fn begin(report: &'a mut dyn FnMut(&'static str) -> Result<(), Failure>) -> Self {
+        let began = Instant::now();
+        Self {
+            began,
+            reported: began,
+            report,
+        }
+    }
+
+    /// False if the time is over.
+    fn goes_on(&mut self) -> Result<bool, Failure> {
+        if self.reported.elapsed() > REPORT_EVERY {
+            self.reported = Instant::now();
+            (self.report)("open files of the lease's users")?;
+        }
+        Ok(self.began.elapsed() <= LOOK_MAX)
     }
 }
 
@@ -141,6 +179,7 @@ mod tests {
         let call = EndUsers {
             devices: [number(path)].into(),
             users: users.iter().copied().collect(),
+            record: PathBuf::new(),
         };
         let killed = call.end(&mut |_| Ok(())).unwrap();
         killed
