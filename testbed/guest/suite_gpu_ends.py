@@ -219,7 +219,9 @@ def opener_without_daemon(suite, node, uid, name, number):
     nvidia = gpus(node.operator)["nvidia"]["resource_id"]
     lease = until(lambda: leases_again(alice, nvidia, 8), 60, f"{name}: the device free")
     opens = ["sh", "-c", f"exec 3<{NODE} && echo open && exec sleep 1000"]
-    with subprocess.Popen(opens, stdout=subprocess.PIPE, text=True, user=uid, group=uid, extra_groups=[]) as process:
+    with subprocess.Popen(opens, stdout=subprocess.PIPE, text=True, user=uid, group=uid, extra_groups=[]) as process, \
+            contextlib.ExitStack() as at_end:
+        at_end.callback(process.kill)
         suite.equal(f"{name}: a program of the user has the device", "open", process.stdout.readline().strip())
         os.kill(node.process.pid, number)
         suite.check(f"{name}: it ends without the daemon", gone([process.pid], 60), "its end")
