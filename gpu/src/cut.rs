@@ -116,8 +116,11 @@ impl Cutter {
             .map(|it| format!("pid {} of user {}", it.process.pid, it.user))
             .collect();
         let found = match &*killed {
-            [] => "no process of the lease's users has the device".to_owned(),
-            killed => format!("killed, had the device: {}", killed.join(", ")),
+            [] => "no process of the lease's users has its node open".to_owned(),
+            killed => format!(
+                "killed, had its node open or may hide it: {}",
+                killed.join(", ")
+            ),
         };
         Ok(Proof::of("end holders", began.elapsed(), found))
     }

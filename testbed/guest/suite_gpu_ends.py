@@ -176,7 +176,7 @@ def keepers(suite):
         # Belongs to no lease, but has an environment variable that containers of some leases have.
         stranger = subprocess.Popen(["sleep", "1000"], user=STRANGER, group=STRANGER, env={"FABRICBIOS_GPU_LEASE": "1"})
         ways = ("first-thread", "chain", "own-table", "in-flight")
-        lease = leases_again(alice, nvidia)
+        lease = until(lambda: leases_again(alice, nvidia), 60, "the device free")
         for where, hows in (("container", length(("closed", *ways), ("closed", "chain"))), ("entered", length(("closed", *ways, "ring"), ("closed", "chain"))),
                             ("user", (*ways, "ring"))):  # Closed, it lives, and cannot open the device: suite_gpu, nodes.
             for how in hows:

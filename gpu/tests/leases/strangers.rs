@@ -113,7 +113,10 @@ fn who_has_opened_the_device_for_a_lease_has_ended_when_its_end_is_proved() {
             }
         } else {
             let proof = world.cut(&lease).to_string();
-            let named = format!("killed, had the device: pid {} of user", own.id());
+            let named = format!(
+                "killed, had its node open or may hide it: pid {} of user",
+                own.id()
+            );
             assert!(proof.contains(&named), "{proof}");
         }
         let ended = own.try_wait().unwrap().expect("it has the device");

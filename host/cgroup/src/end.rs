@@ -35,7 +35,8 @@ pub fn end_processes(
     Ok(frozen.and(end_killed(root, proc, below, aside, patience)?))
 }
 
-/// Afterwards no process of the cgroup runs, and each has a pending SIGKILL. Does not wait for their end.
+/// Afterwards each process of the cgroup is frozen when it leaves the kernel, and has a pending SIGKILL. Does not wait
+/// for their end.
 ///
 /// # Errors
 /// A process may still run.

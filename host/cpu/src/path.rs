@@ -49,7 +49,8 @@ impl CpuPath {
         }
     }
 
-    /// Freezes and kills the processes, and waits for none of them: other leases are due. None of them runs any more.
+    /// Freezes and kills the processes, and waits for none of them: other leases are due. A process in a system call runs
+    /// until it leaves the kernel; the proof shows that none is left.
     fn stop(&self, lease: LeaseId) -> Result<Revoked, StepError> {
         let below = self.root.find("find lease", lease)?;
         let Some(below) = below else {

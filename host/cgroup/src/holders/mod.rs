@@ -1,7 +1,7 @@
 //! Finds the processes that have a file open: reads the table of open files of every process, each table once.
 //!
 //! Any user can make this search long, with many processes, threads and open files. So a helper process searches, with
-//! a time limit, and no end of access waits for the search. Tables with few files come first: a user with a large table
+//! a time limit, and no end of access waits for a search of all users' files. Tables with few files come first: a user with a large table
 //! delays only the look at that table.
 
 mod carried;

@@ -24,8 +24,9 @@ const SESSIONS: &str = "sessions";
 /// Most leases of a shared GPU at once. Each session has a context, for which the driver takes some hundred megabytes.
 const SESSION_SLOTS: u16 = 8;
 
-/// The proof of a cut waits until the driver has torn down the context of a killed worker. This takes long if the
-/// context has much memory. Access ends at once.
+/// The proof of a cut waits until the driver has torn down the context of a killed worker, which takes long if the
+/// context has much memory, and until the files of the lease's users have been looked at. Access of the lease's own
+/// processes ends at once.
 const CUT_WITHIN: Duration = Duration::from_secs(10);
 
 /// Most sessions of one GPU at once.

@@ -188,14 +188,19 @@ fn too_many(holder: Holder, limit: Duration) -> Failure {
     ))
 }
 
+/// The first user id of the process that is not root's.
+fn user_of(pid: i32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let users = status.lines().find_map(|it| it.strip_prefix("Uid:"))?;
+    let users = users.split_whitespace().map(str::parse);
+    let mut users = users.filter_map(Result::ok);
+    Some(users.find(|it| *it != 0).unwrap_or(0))
+}
+
 /// The process with this number, as a holder of the device.
 fn holder_of(pid: i32) -> Option<Holder> {
     let process = Process::of(pid)?;
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let users = status.lines().find_map(|it| it.strip_prefix("Uid:"))?;
-    let mut users = users
-        .split_whitespace()
-        .filter_map(|it| it.parse::<u32>().ok());
+    let user = user_of(pid)?;
     let is_own = |name: &str| {
         let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/{name}")).ok();
         // A kernel thread or an ending process has no namespaces.
@@ -203,7 +208,7 @@ fn holder_of(pid: i32) -> Option<Holder> {
     };
     Some(Holder {
         process,
-        user: users.find(|it| *it != 0).unwrap_or(0),
+        user,
         is_of_node: is_own("user") && is_own("pid"),
         has_device: true,
     })

@@ -21,7 +21,7 @@ use nix::{
     unistd::{ForkResult, Pid, Uid, fork, pipe2, setresuid},
 };
 
-use super::{Holder, holder_of};
+use super::{Holder, holder_of, user_of};
 use crate::{
     Process,
     holders::{pids, threads},
@@ -38,7 +38,9 @@ const TRIES: u32 = 8;
 
 /// The processes of these users.
 pub(super) fn processes_of(users: &BTreeSet<u32>) -> impl Iterator<Item = Holder> {
-    let found = pids().filter_map(holder_of);
+    // Of very many processes of others only the user is read.
+    let its = |pid: &i32| user_of(*pid).is_some_and(|user| users.contains(&user));
+    let found = pids().filter(its).filter_map(holder_of);
     found.filter(|it| users.contains(&it.user))
 }
 
