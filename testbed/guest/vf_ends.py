@@ -150,6 +150,14 @@ def opens_nothing(suite, name, running, lease, again):
     suite.equal(f"{name}: it has opened nothing", "", running.stdout.read())
 
 
+def all_released(node):
+    """Waits until every function of the card is free."""
+    def are_free():
+        card = next(row["virtual_functions"] for row in node.operator.ask("inventory")["resources"] if row["name"] == vf.CARD)
+        return card["free"] == card["total"]
+    vf.until(are_free, 30, "the release")
+
+
 def closed_container(suite, node, place):
     """A container that had the group, but not open at the cut, cannot open it when the next lease has it. The same if
     the watchdog made the cut."""
@@ -157,11 +165,11 @@ def closed_container(suite, node, place):
     lease = alloc(alice, "vfio")
     with waiting_container(suite, "closed at the cut", place, lease) as running:
         give_back(alice, lease)
-        alice.wait_until(lease, "freed")
-        vf.until(lambda: vf.driver(net(lease)["pci_bdf"]) is None, 30, "the release")
+        all_released(node)
         again = alloc(bob, "vfio")
         opens_nothing(suite, "closed at the cut", running, lease, again)
         give_back(bob, again)
+    all_released(node)
     lease = alloc(alice, "vfio", secs=TERM_SECS + 10)
     with waiting_container(suite, "a dead daemon", place, lease) as running:
         node.kill()
@@ -169,6 +177,7 @@ def closed_container(suite, node, place):
         suite.check("a dead daemon: at the deadline, not before", time.time() >= lease["expires_at_unix_ms"] / 1e3)
         node.start()
         is_over(suite, "a dead daemon, container", node, lease)
+        all_released(node)
         again = alloc(bob, "vfio")
         opens_nothing(suite, "a dead daemon", running, lease, again)
         give_back(bob, again)
@@ -332,12 +341,14 @@ def without_daemon(suite, node, place):
                 else:
                     node.process.send_signal(signal.SIGCONT)
                 is_over(suite, name, node, vm, lease)
+        all_released(node)
         again = [alloc(alice, "interface") for _ in its]
         suite.equal(f"{name}: the same functions are leased anew", its, {net(it)["pci_bdf"] for it in again})
         with flow(again[0]) as heard:
             suite.check(f"{name}: and frames flow", heard.flows())
         for it in again:
             give_back(alice, it)
+        all_released(node)
 
 
 def loud_neighbour(suite, node, _place):

@@ -51,7 +51,7 @@ pub struct EndUsers {
 
 impl Call for EndUsers {
     const NAME: &'static str = "end-users";
-    /// The killed processes, at most [`TOLD_MAX`].
+    /// The killed processes, at most 256.
     type Answer = Vec<Holder>;
 
     /// First waits for earlier calls for these users: each of them lets the users' processes go on at its end.
