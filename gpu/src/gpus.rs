@@ -9,7 +9,7 @@ use std::{
 };
 
 use fabricbios_cgroup::{Root, allow_only, records::failed};
-use fabricbios_helper::{Call, CallError, Program, Supervisor};
+use fabricbios_helper::{CallError, Program, Supervisor};
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::StepError;
 use fabricbios_wire::LeaseId;
@@ -150,16 +150,6 @@ impl Gpus {
     /// The command line of the hook that registers containers of a lease.
     pub(crate) fn hook(&self, lease: LeaseId) -> Vec<String> {
         fabricbios_cgroup::hook(&self.hook, self.records.directory(), lease)
-    }
-
-    /// Makes a call of a vendor's library in a helper process.
-    pub(crate) fn call<C: Call>(
-        &self,
-        step: &'static str,
-        call: &C,
-        progress: &dyn Fn(),
-    ) -> Result<C::Answer, StepError> {
-        self.cutter.call(step, call, progress)
     }
 
     /// Wipes the free memory of a device.

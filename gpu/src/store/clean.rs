@@ -275,7 +275,7 @@ impl GpuStore {
         let call = Reset {
             device: self.device.clone(),
         };
-        self.gpus.call("reset device", &call, progress)?;
+        self.gpus.cutter.call("reset device", &call, progress)?;
         passed("reset device");
         self.was_reset(self.account("look at device")?.health);
         Ok(())

@@ -156,7 +156,7 @@ impl GpuStore {
             device: self.device.clone(),
             libraries: self.gpus.sessions.libraries.clone(),
         };
-        self.gpus.call(step, &call, &|| ())
+        self.gpus.cutter.call(step, &call, &|| ())
     }
 
     fn record_of(&self, lease: LeaseId) -> Result<Option<Record>, StepError> {

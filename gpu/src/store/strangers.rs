@@ -95,7 +95,7 @@ impl GpuStore {
             // permitted users have the device.
             is_complete: over.is_some() || !self.state().is_owned,
         };
-        let mut holders = self.gpus.call("look for holders", &call, progress)?;
+        let mut holders = self.gpus.cutter.call("look for holders", &call, progress)?;
         let records = self.gpus.records.leases().unwrap_or_default();
         let records = records
             .into_iter()
