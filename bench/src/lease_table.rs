@@ -370,6 +370,7 @@ fn binding() -> Binding {
             max_rd_atomic: 16,
             atomics: true,
             further: Vec::new(),
+            prepared_rkey: None,
         })),
         ..Binding::plain(ResourceType::Mem)
     }

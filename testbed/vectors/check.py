@@ -43,12 +43,12 @@ STRATEGY = ["window", "region"]
 OUTCOME = ["torn_down", "fenced", "not_found"]
 CLASS = ["permanent", "transient", "policy"]
 TYPES = {1: "cpu", 2: "mem", 3: "block", 4: "net", 5: "gpu", 0x10: "scheduler", 0xFF: "vendor"}
-KNOWN_TAGS = {*range(0x0101, 0x0105), *range(0x0201, 0x020D), 0x0210, *range(0x0301, 0x030A), 0x0310, 0x0311,
+KNOWN_TAGS = {*range(0x0101, 0x0105), *range(0x0201, 0x020E), 0x0210, 0x0211, 0x0212, *range(0x0301, 0x030A), 0x0310, 0x0311,
               *range(0x0401, 0x0409), 0x0410, 0x0411, 0x0412, *range(0x0501, 0x0508), *range(0x0601, 0x0606),
               *range(0x0901, 0x090E), 0x0910,
               0x0A01, 0x0A02, 0x0A03, 0x0A04, *range(0x0B01, 0x0B0A), *range(0x0C01, 0x0C05)}
 MAX_PAYLOAD = 65_536
-QUEUE_PAIRS_MAX = 8
+PEERS_MAX, QUEUE_PAIRS_MAX = 8, 64
 PROOF_STEPS_MAX = 64
 CLEANING_STEPS_MAX = 16
 CPU_RANGES_MAX = 4_096
@@ -225,8 +225,8 @@ def mapped(value, read):
     return None if value is None else read(value)
 
 
-def read_peers(area):
-    return [read_peer(value) for value in area.several(0x0210, QUEUE_PAIRS_MAX)]
+def read_peers(area, tag=0x0210):
+    return [read_peer(value) for value in area.several(tag, PEERS_MAX)]
 
 
 def read_peer(value):
@@ -323,9 +323,19 @@ def read_issue(r):
 
 
 def read_bind(r):
-    lease_id, peers = r.id(), read_peers(r.area())
-    need(peers, "InvalidIntent")
-    return {"lease_id": lease_id, "peers": peers}
+    lease_id, area = r.id(), r.area()
+    need(len({tag for tag, _ in area.tlvs if tag in (0x0210, 0x0211, 0x0212)}) == 1, "InvalidIntent")
+    if peers := read_peers(area):
+        return {"lease_bind": {"lease_id": lease_id, "peers": peers}}
+    if joining := read_peers(area, 0x0211):
+        return {"lease_peers": {"lease_id": lease_id, "change": {"add": joining}}}
+    leaving = [read_queue_pair_number(value) for value in area.several(0x0212, PEERS_MAX)]
+    return {"lease_peers": {"lease_id": lease_id, "change": {"remove": leaving}}}
+
+
+def read_queue_pair_number(value):
+    need(len(value) == 4 and 1 <= number(value) <= 0xFFFFFF, "InvalidIntent")
+    return number(value)
 
 
 def read_rotate(r):
@@ -334,7 +344,7 @@ def read_rotate(r):
     return {"lease_id": lease_id, "overlap_ms": overlap}
 
 
-# The name of each message and its content, if it has any.
+# The name of each message and its content, if it has any. Without a name, the reader returns both.
 REQUESTS = {
     0x0001: ("ping", lambda r: r.u(8)),
     0x0002: ("get_identity", None),
@@ -344,7 +354,7 @@ REQUESTS = {
     0x0202: ("lease_query", Reader.id),
     0x0203: ("lease_free", Reader.id),
     0x0204: ("lease_list", lambda r: {"after": f"{r.u(16):032x}", "ended": r.word(BOOL)}),
-    0x0205: ("lease_bind", read_bind),
+    0x0205: (None, read_bind),
     0x0206: ("lease_rotate", read_rotate),
     0x020A: ("lease_revoke", Reader.id),
     0x0300: ("fence_list", None),
@@ -355,6 +365,8 @@ REQUESTS = {
 
 def named(message, r):
     name, read = message
+    if name is None:
+        return read(r)
     return {name: read(r)} if read else name
 
 
@@ -376,7 +388,7 @@ def read_lease(r):
 
 
 def read_binding(area, kind):
-    readers = {"mem": (0x0201, 0x020C, read_rdma), "block": (0x0301, 0x0309, read_nvmeof), "net": (0x0401, 0x0408, read_net),
+    readers = {"mem": (0x0201, 0x020D, read_rdma), "block": (0x0301, 0x0309, read_nvmeof), "net": (0x0401, 0x0408, read_net),
                "gpu": (0x0501, 0x0507, read_gpu), "cpu": (0x0601, 0x0605, read_cpu)}
     found = {name: read(area) if any(first <= tag <= last for tag, _ in area.tlvs) else None
              for name, (first, last, read) in readers.items()}
@@ -456,7 +468,8 @@ def read_rdma(area):
            "psn": area.number(0x0206, 4, 0xFFFFFF), "path_mtu": area.number(0x0207, 2),
            "strategy": STRATEGY[area.number(0x0208, 1, 1)], "previous": mapped(area.one(0x0209, 8), read_previous),
            "max_rd_atomic": area.number(0x020A, 1), "atomics": BOOL[area.number(0x020B, 1, 1)],
-           "further": [read_queue_pair(value) for value in area.several(0x020C, QUEUE_PAIRS_MAX - 1)]}
+           "further": [read_queue_pair(value) for value in area.several(0x020C, QUEUE_PAIRS_MAX - 1)],
+           "prepared_rkey": mapped(area.one(0x020D, 4), number)}
     need(out["path_mtu"] in MTUS, "InvalidIntent")
     return out
 
@@ -731,8 +744,8 @@ def ranges_bytes(ranges):
     return b"".join(be(it["first"], 2) + be(it["last"], 2) for it in ranges)
 
 
-def make_peers(peers):
-    return b"".join(tlv(0x0210, be(it["qpn"], 4) + be(it["psn"], 4) + bytes(it["gid"]) + be(it["path_mtu"], 2) + b"\0\0")
+def make_peers(peers, tag=0x0210):
+    return b"".join(tlv(tag, be(it["qpn"], 4) + be(it["psn"], 4) + bytes(it["gid"]) + be(it["path_mtu"], 2) + b"\0\0")
                     for it in peers)
 
 
@@ -826,7 +839,8 @@ def make_rdma(v):
     out += some_number(0x0207, v["path_mtu"], 2) + some_word(0x0208, v["strategy"], STRATEGY)
     out += some(0x0209, v["previous"], lambda it: be(it["rkey"], 4) + be(it["remaining_ms"], 4))
     out += some_number(0x020A, v["max_rd_atomic"], 1) + some_word(0x020B, v["atomics"], BOOL)
-    return out + b"".join(tlv(0x020C, be(it["qp_num"], 4) + be(it["psn"], 4) + be(it["rkey"], 4)) for it in v["further"])
+    out += b"".join(tlv(0x020C, be(it["qp_num"], 4) + be(it["psn"], 4) + be(it["rkey"], 4)) for it in v["further"])
+    return out + some_number(0x020D, v["prepared_rkey"], 4)
 
 
 def make_effective(v):
@@ -885,6 +899,12 @@ def make_extension(extension):
     return tlv(tag, bytes.fromhex(resource_id) + make(content))
 
 
+def make_change(change):
+    if "add" in change:
+        return make_peers(change["add"], 0x0211)
+    return b"".join(tlv(0x0212, be(number, 4)) for number in change["remove"])
+
+
 def make_request(request):
     if isinstance(request, str):
         return b""
@@ -896,6 +916,7 @@ def make_request(request):
         "lease_renew": lambda: bytes.fromhex(v["lease_id"]) + be(v["lease_secs"], 4),
         "lease_list": lambda: bytes.fromhex(v["after"]) + bytes([v["ended"]]),
         "lease_bind": lambda: bytes.fromhex(v["lease_id"]) + counted(make_peers(v["peers"])),
+        "lease_peers": lambda: bytes.fromhex(v["lease_id"]) + counted(make_change(v["change"])),
         "lease_rotate": lambda: bytes.fromhex(v["lease_id"]) + be(v["overlap_ms"], 4),
         "identity_issue": lambda: bytes([ROLE.index(v["role"])]) + be(v["valid_secs"], 4) + text_bytes(v["tenant"])
         + counted(bytes(v["csr_der"])),

@@ -340,7 +340,10 @@ fn read_error(error: ReadToEndError) -> Lost {
 /// Whether doing a request twice has the same effect as doing it once.
 fn is_idempotent(request: &Request) -> bool {
     match request {
-        Request::LeaseAlloc(_) | Request::LeaseRenew { .. } | Request::LeaseRotate { .. } => false,
+        Request::LeaseAlloc(_)
+        | Request::LeaseRenew { .. }
+        | Request::LeaseRotate { .. }
+        | Request::LeasePeers { .. } => false,
         Request::Ping(_)
         | Request::GetIdentity
         | Request::GetInventory(_)

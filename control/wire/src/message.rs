@@ -3,8 +3,8 @@
 use alloc::{string::String, vec::Vec};
 
 use crate::{
-    Endpoint, Epoch, FlatEntry, LeaseAllocRequest, LeaseId, LeaseInfo, LeasePage, NodeId, RdmaPeer,
-    Refusal, ResourceId, ResourceInventory, ResourceType, names::words,
+    Endpoint, Epoch, FlatEntry, LeaseAllocRequest, LeaseId, LeaseInfo, LeasePage, NodeId,
+    PeerChange, RdmaPeer, Refusal, ResourceId, ResourceInventory, ResourceType, names::words,
 };
 
 words! {
@@ -79,6 +79,13 @@ pub enum Request {
         lease_id: LeaseId,
         /// The client's queue pairs: at least one, at most [`crate::RDMA_PEERS_MAX`].
         peers: Vec<RdmaPeer>,
+    },
+    /// LEASE_BIND beside a live binding: queue pairs join it or leave it.
+    LeasePeers {
+        /// The lease.
+        lease_id: LeaseId,
+        /// What changes.
+        change: PeerChange,
     },
     /// LEASE_ROTATE.
     LeaseRotate {

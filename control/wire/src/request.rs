@@ -24,7 +24,7 @@ impl Request {
             Self::LeaseQuery(_) => MessageType::LeaseQuery,
             Self::LeaseFree(_) => MessageType::LeaseFree,
             Self::LeaseList { .. } => MessageType::LeaseList,
-            Self::LeaseBind { .. } => MessageType::LeaseBind,
+            Self::LeaseBind { .. } | Self::LeasePeers { .. } => MessageType::LeaseBind,
             Self::LeaseRotate { .. } => MessageType::LeaseRotate,
             Self::LeaseRevoke(_) => MessageType::LeaseRevoke,
             Self::FenceList => MessageType::FenceList,
@@ -65,10 +65,7 @@ pub(crate) fn read(message_type: MessageType, r: &mut Reader<'_>) -> Decoded<Req
         },
         MessageType::LeaseBind => {
             let lease_id = r.lease_id()?;
-            Request::LeaseBind {
-                lease_id,
-                peers: mem::require_peers(&r.area("params")?)?,
-            }
+            mem::read_bind(lease_id, &r.area("params")?)?
         }
         MessageType::LeaseRotate => Request::LeaseRotate {
             lease_id: r.lease_id()?,
@@ -155,6 +152,9 @@ pub(crate) fn write(w: &mut Writer, request: &Request) {
         Request::LeaseList { after, ended } => w.u128(after.0).flag(*ended),
         Request::LeaseBind { lease_id, peers } => {
             w.u128(lease_id.0).area(|w| mem::write_peers(w, peers))
+        }
+        Request::LeasePeers { lease_id, change } => {
+            w.u128(lease_id.0).area(|w| mem::write_change(w, change))
         }
         Request::LeaseRotate {
             lease_id,

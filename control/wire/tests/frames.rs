@@ -209,8 +209,9 @@ fn the_largest_answers_fit_a_frame() {
                     psn: 1,
                     rkey: 1,
                 };
-                RDMA_PEERS_MAX - 1
+                RDMA_QUEUE_PAIRS_MAX - 1
             ],
+            prepared_rkey: Some(1),
         })),
     };
     let step = ProofStep {

@@ -128,6 +128,7 @@ impl Hardware {
             max_rd_atomic: self.responder_reads(),
             atomics: self.device.limits.atomics,
             further: Vec::new(),
+            prepared_rkey: None,
         }
     }
 

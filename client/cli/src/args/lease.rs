@@ -11,14 +11,22 @@ pub(crate) enum Lease {
     /// Ask for a lease
     #[command(subcommand)]
     Alloc(Alloc),
-    /// Connect a lease to a queue pair, also again after an access fault
+    /// Connect a lease to a queue pair, also again after an access fault; or change the queue pairs that it has
+    #[command(group = ArgGroup::new("queue pairs").args(["rdma_peer", "leave"]).required(true))]
     Bind {
         /// The lease
         #[arg(value_name = "LEASE", value_parser = values::lease_id)]
         id: LeaseId,
         /// The client's queue pair; repeat the flag for each of several, 8 at most
-        #[arg(long, required = true, value_parser = values::rdma_peer, value_name = PEER)]
+        #[arg(long, value_parser = values::rdma_peer, value_name = PEER)]
         rdma_peer: Vec<RdmaPeer>,
+        /// Connect the queue pairs beside those that the lease has, which go on; without it, those are cut
+        #[arg(long, requires = "rdma_peer")]
+        beside: bool,
+        /// Cut this queue pair of the node, by its `qp_num`; the others go on. Repeat the flag for each of several, 8 at
+        /// most
+        #[arg(long, value_name = "QPN", value_parser = values::number::<1, 0xff_ffff>)]
+        leave: Vec<u32>,
     },
     /// Begin another term, in the last fifth of the current one; `lease keep` waits for that time
     Renew {

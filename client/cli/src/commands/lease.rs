@@ -2,7 +2,8 @@
 
 use fabricbios_client::Node;
 use fabricbios_wire::{
-    LeaseId, LeaseInfo, LeasePhase, RefusalClass, Reply, Request, RevokeOutcome,
+    LeaseId, LeaseInfo, LeasePhase, PeerChange, RdmaPeer, RefusalClass, Reply, Request,
+    RevokeOutcome,
 };
 
 use super::{alloc, bulk, keep, local, watch};
@@ -30,13 +31,12 @@ pub(super) fn run(node: &Node, command: Lease, output: Output) -> Result<(), Fai
         Lease::Enter(what) => return local::enter(what, output),
         Lease::Keep { ids, secs } => return keep::run(node, &ids, secs.unwrap_or(0), output),
         Lease::Watch { id, poll_ms } => return watch::run(node, id, poll_ms, output),
-        Lease::Bind { id, rdma_peer } => (
+        Lease::Bind {
             id,
-            Request::LeaseBind {
-                lease_id: id,
-                peers: rdma_peer,
-            },
-        ),
+            rdma_peer,
+            beside,
+            leave,
+        } => (id, bind(id, rdma_peer, beside, leave)),
         Lease::Renew { id, secs } => (
             id,
             Request::LeaseRenew {
@@ -48,6 +48,15 @@ pub(super) fn run(node: &Node, command: Lease, output: Output) -> Result<(), Fai
     };
     let info = ask(node, lease_id, request)?;
     alloc::show(&info, output)
+}
+
+fn bind(lease_id: LeaseId, peers: Vec<RdmaPeer>, beside: bool, leave: Vec<u32>) -> Request {
+    let change = match (beside, leave.is_empty()) {
+        (false, true) => return Request::LeaseBind { lease_id, peers },
+        (true, _) => PeerChange::Add(peers),
+        (false, false) => PeerChange::Remove(leave),
+    };
+    Request::LeasePeers { lease_id, change }
 }
 
 fn rotate(node: &Node, lease_id: LeaseId, overlap_ms: u32, output: Output) -> Result<(), Failure> {

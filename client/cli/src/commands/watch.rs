@@ -125,6 +125,7 @@ mod tests {
             max_rd_atomic: 1,
             atomics: false,
             further: Vec::new(),
+            prepared_rkey: None,
         };
         LeaseInfo {
             lease_id: LeaseId(1),

@@ -84,9 +84,14 @@ impl Face for Mem {
 }
 
 fn rows(rdma: &RdmaBinding) -> Vec<Vec<String>> {
-    let key = match rdma.rkey {
-        Some(rkey) => format!("rkey {rkey:#010x} at {:#x}", rdma.remote_addr),
-        None => "no key yet: give the client's queue pair with `fabricctl lease bind`".to_owned(),
+    let key = match (rdma.rkey, rdma.prepared_rkey) {
+        (Some(rkey), _) => format!("rkey {rkey:#010x} at {:#x}", rdma.remote_addr),
+        (None, Some(rkey)) => {
+            format!("rkey {rkey:#010x} after `fabricctl lease bind` with the client's queue pair")
+        }
+        (None, None) => {
+            "no key yet: give the client's queue pair with `fabricctl lease bind`".to_owned()
+        }
     };
     let peer = format!(
         "qp {} psn {} gid {} port {}",
@@ -154,6 +159,7 @@ fn json(rdma: &RdmaBinding) -> Object<'_> {
         field("max_rd_atomic", rdma.max_rd_atomic),
         field("atomics", rdma.atomics),
         field("previous", previous),
+        field("prepared_rkey", rdma.prepared_rkey),
         field("qps", Some(pairs).filter(|pairs| pairs.len() > 1)),
     ])
 }

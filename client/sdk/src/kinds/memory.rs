@@ -1,6 +1,8 @@
 //! Memory.
 
-use fabricbios_wire::{KvCacheIntent, LeaseInfo, MemTerms, RdmaPeer, Request, ResourceInventory};
+use fabricbios_wire::{
+    KvCacheIntent, LeaseInfo, MemTerms, PeerChange, RdmaPeer, Request, ResourceInventory,
+};
 
 use super::{Storage, sealed::Sealed};
 use crate::{Builder, Error, Lease, inventory::Entries, runtime::wait, unmet::Missing};
@@ -59,5 +61,21 @@ impl MemLease {
     /// Connects the lease to queue pairs, blocking.
     pub fn bind(&self, peers: &[RdmaPeer]) -> Result<LeaseInfo, Error> {
         wait(self.bind_async(peers))
+    }
+
+    /// Changes the queue pairs of a live binding: some join it, or some leave it, with proof. The others go on without
+    /// an error. The answer has every queue pair of the lease; those that joined are the last ones, in their order.
+    pub async fn change_peers_async(&self, change: PeerChange) -> Result<LeaseInfo, Error> {
+        self.shared.set_callers_peers();
+        self.ask(Request::LeasePeers {
+            lease_id: self.lease_id(),
+            change,
+        })
+        .await
+    }
+
+    /// Changes the queue pairs of a live binding, blocking.
+    pub fn change_peers(&self, change: PeerChange) -> Result<LeaseInfo, Error> {
+        wait(self.change_peers_async(change))
     }
 }

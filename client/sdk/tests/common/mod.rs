@@ -240,6 +240,7 @@ pub(crate) fn rdma() -> RdmaBinding {
         max_rd_atomic: 16,
         atomics: true,
         further: Vec::new(),
+        prepared_rkey: None,
     }
 }
 

@@ -221,6 +221,7 @@ fn rdma(has_peer: bool) -> RdmaBinding {
         max_rd_atomic: 16,
         atomics: false,
         further: Vec::new(),
+        prepared_rkey: None,
     }
 }
 

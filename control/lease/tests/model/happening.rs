@@ -355,6 +355,7 @@ pub(super) fn binding(
         max_rd_atomic: 16,
         atomics: true,
         further: Vec::new(),
+        prepared_rkey: None,
     });
     let by_datagrams = matches!(transport, Transport::Udp | Transport::Both);
     Binding {

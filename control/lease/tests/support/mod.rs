@@ -403,6 +403,7 @@ pub(crate) fn binding(rkey: u32) -> Binding {
         max_rd_atomic: 16,
         atomics: true,
         further: vec![],
+        prepared_rkey: None,
     };
     Binding {
         kind: KindBinding::Mem(Some(rdma)),

@@ -20,13 +20,22 @@ pub(super) fn peer() -> impl Strategy<Value = RdmaPeer> {
     )
 }
 
+pub(super) fn change() -> impl Strategy<Value = PeerChange> {
+    prop_oneof![
+        vec(peer(), 1..=RDMA_PEERS_MAX).prop_map(PeerChange::Add),
+        vec(1..=U24_MAX, 1..=RDMA_PEERS_MAX).prop_map(PeerChange::Remove),
+    ]
+}
+
 pub(super) fn coordinates() -> impl Strategy<Value = RdmaBinding> {
     let keys = (option::of(any::<u32>()), option::of(any::<(u32, u32)>()));
     let path = (any::<[u8; 16]>(), any::<u8>(), path_mtu());
     let queue = (any::<u64>(), 0..=U24_MAX, 0..=U24_MAX, any::<u8>());
-    let further = vec(queue_pair(), 0..RDMA_PEERS_MAX);
-    let how = (select(RdmaStrategy::ALL), any::<bool>(), further);
-    (keys, path, queue, how).prop_map(|(keys, path, queue, (strategy, atomics, further))| {
+    let further = vec(queue_pair(), 0..RDMA_QUEUE_PAIRS_MAX);
+    let prepared = option::of(any::<u32>());
+    let how = (select(RdmaStrategy::ALL), any::<bool>(), further, prepared);
+    (keys, path, queue, how).prop_map(|(keys, path, queue, how)| {
+        let (strategy, atomics, further, prepared_rkey) = how;
         RdmaBinding {
             rkey: keys.0,
             remote_addr: queue.0,
@@ -42,6 +51,7 @@ pub(super) fn coordinates() -> impl Strategy<Value = RdmaBinding> {
             max_rd_atomic: queue.3,
             atomics,
             further,
+            prepared_rkey,
         }
     })
 }

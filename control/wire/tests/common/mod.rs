@@ -54,6 +54,8 @@ pub(crate) fn request() -> impl Strategy<Value = Request> {
         }),
         (lease_id(), vec(mem::peer(), 1..=RDMA_PEERS_MAX))
             .prop_map(|(lease_id, peers)| Request::LeaseBind { lease_id, peers }),
+        (lease_id(), mem::change())
+            .prop_map(|(lease_id, change)| Request::LeasePeers { lease_id, change }),
         (lease_id(), 0..=ROTATE_OVERLAP_MS_MAX).prop_map(|(lease_id, overlap_ms)| {
             Request::LeaseRotate {
                 lease_id,

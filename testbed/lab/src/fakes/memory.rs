@@ -245,6 +245,7 @@ fn over_rdma(bound: &Bound) -> Binding {
                 rkey,
             })
             .collect(),
+        prepared_rkey: None,
     };
     Binding {
         kind: KindBinding::Mem(Some(rdma)),

@@ -91,6 +91,21 @@ pub(crate) fn bad_requests(c: &mut Vec<Case>) {
     add("list_ended", "LEASE_LIST with 2 for yes", 0x0204, &list, InvalidArgs);
     let bind = [&id[..], &[0; 4]].concat();
     add("bind_without_peer", "LEASE_BIND without 0x0210", 0x0205, &bind, InvalidIntent);
+    let mut leaves = |name: &str, about: &str, tlvs: &[u8]| {
+        let length = u32::try_from(tlvs.len()).unwrap_or(u32::MAX).to_be_bytes();
+        add(name, about, 0x0205, &[&id[..], &length, tlvs].concat(), InvalidIntent);
+    };
+    let leaving = |number: u32| tlv(0x0212, &number.to_be_bytes());
+    leaves("bind_leave_0", "queue pair 0 leaves", &leaving(0));
+    leaves("bind_leave_25_bits", "queue pair 0x1000000 leaves", &leaving(0x0100_0000));
+    leaves("bind_leave_9", "one more than 8 leave", &leaving(17).repeat(9));
+    let mut joining = [0; 28];
+    joining[3] = 17;
+    leaves("bind_beside_9", "one more than 8 join", &tlv(0x0211, &joining).repeat(9));
+    let both = [tlv(0x0211, &joining), leaving(17)].concat();
+    leaves("bind_beside_and_leave", "one joins and one leaves", &both);
+    let both = [tlv(0x0210, &joining), tlv(0x0211, &joining)].concat();
+    leaves("bind_and_beside", "a new binding and one that joins", &both);
     let rotate = [&id[..], &60_001_u32.to_be_bytes()].concat();
     add("rotate_overlap", "an overlap above 60,000 ms", 0x0206, &rotate, InvalidArgs);
     add("fence_list_long", "FENCE_LIST with a payload", 0x0300, &[0], Malformed);

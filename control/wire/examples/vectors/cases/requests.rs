@@ -75,6 +75,13 @@ pub(crate) fn requests(c: &mut Vec<Case>) {
         peers: kinds::mem::peers(3),
     };
     request(c, "lease_bind_3", "LEASE_BIND of three queue pairs", bind);
+    let mut change = |name, about, change| {
+        request(c, name, about, Request::LeasePeers { lease_id, change });
+    };
+    let joining = PeerChange::Add(kinds::mem::peers(RDMA_PEERS_MAX));
+    change("lease_bind_beside", "LEASE_BIND of eight queue pairs beside a live binding", joining);
+    let leaving = PeerChange::Remove(vec![0x0011_1213, U24_MAX]);
+    change("lease_bind_leave", "LEASE_BIND: two queue pairs of the node leave", leaving);
     let rotate = Request::LeaseRotate {
         lease_id,
         overlap_ms: 60_000,

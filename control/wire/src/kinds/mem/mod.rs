@@ -1,5 +1,6 @@
-//! Leases of memory: the queue pairs of the client (0x0210), and the coordinates over RDMA (0x0201–0x020C). If one of
-//! these is present, all of 0x0202–0x0208, 0x020A and 0x020B must be.
+//! Leases of memory: the queue pairs of the client (0x0210), and the coordinates over RDMA (0x0201–0x020D). If one of
+//! these is present, all of 0x0202–0x0208, 0x020A and 0x020B must be. 0x0211 and 0x0212 change the queue pairs of a live
+//! binding.
 
 mod peer;
 
@@ -9,9 +10,9 @@ use alloc::{
 };
 use core::ops::RangeInclusive;
 
-pub use peer::RdmaPeer;
+pub use peer::{PeerChange, RdmaPeer};
 use peer::{check_path_mtu, check_u24};
-pub(crate) use peer::{require_peers, write_peers};
+pub(crate) use peer::{read_bind, write_change, write_peers};
 
 use super::{Coordinates, Terms};
 use crate::{
@@ -50,14 +51,21 @@ pub(crate) mod tag {
         RDMA_ATOMICS = 0x020B, "atomics allowed";
         /// [`crate::RdmaQueuePair`]; may repeat.
         RDMA_QUEUE_PAIR = 0x020C, "further queue pair";
+        /// `u32`.
+        RDMA_PREPARED_RKEY = 0x020D, "prepared rkey";
         /// [`crate::RdmaPeer`]; may repeat.
         RDMA_PEER = 0x0210, "RDMA peer";
+        /// [`crate::RdmaPeer`]; may repeat.
+        RDMA_PEER_BESIDE = 0x0211, "RDMA peer beside the others";
+        /// `u32`, 24 bits used; may repeat.
+        RDMA_QP_LEAVES = 0x0212, "queue pair that leaves";
     }
 }
 
-/// Queue pairs of one lease: more than one only helps a client with several threads, and each has
-/// verbs objects of its own to take down in time.
+/// Most queue pairs of clients in one request.
 pub const RDMA_PEERS_MAX: usize = 8;
+/// Most queue pairs of one lease, of all its clients together: each has verbs objects of its own to take down in time.
+pub const RDMA_QUEUE_PAIRS_MAX: usize = 64;
 /// Largest queue pair number and packet sequence number: both have 24 bits in InfiniBand.
 pub const U24_MAX: u32 = 0x00FF_FFFF;
 
@@ -112,7 +120,7 @@ words! {
     }
 }
 
-/// 0x0201–0x020C: one RC queue pair, or several, and the key to the lease's bytes.
+/// 0x0201–0x020D: one RC queue pair, or several, and the key to the lease's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RdmaBinding {
@@ -120,7 +128,7 @@ pub struct RdmaBinding {
     pub rkey: Option<u32>,
     /// 0x0202.
     pub remote_addr: u64,
-    /// 0x0203.
+    /// 0x0203; 0 while the lease has no queue pair, because each has left.
     pub qp_num: u32,
     /// 0x0204.
     pub gid: [u8; 16],
@@ -138,8 +146,10 @@ pub struct RdmaBinding {
     pub max_rd_atomic: u8,
     /// 0x020B: whether the key allows atomics.
     pub atomics: bool,
-    /// 0x020C, repeatable: further queue pairs over the same bytes, in the order of the client's queue pairs.
+    /// 0x020C, repeatable: further queue pairs over the same bytes, in the order in which the clients' queue pairs came.
     pub further: Vec<RdmaQueuePair>,
+    /// 0x020D: the key that the next queue pair of a client gets, if it is known before. It gives no access until then.
+    pub prepared_rkey: Option<u32>,
 }
 
 /// 0x020C: `u32 qp_num, u32 psn, u32 rkey`.
@@ -165,7 +175,7 @@ pub struct PreviousKey {
 }
 
 impl Coordinates for RdmaBinding {
-    const TAGS: RangeInclusive<u16> = tag::RDMA_RKEY..=tag::RDMA_QUEUE_PAIR;
+    const TAGS: RangeInclusive<u16> = tag::RDMA_RKEY..=tag::RDMA_PREPARED_RKEY;
 
     fn read(area: &TlvArea<'_>) -> Decoded<Self> {
         Ok(Self {
@@ -186,10 +196,11 @@ impl Coordinates for RdmaBinding {
             max_rd_atomic: area.require(tag::RDMA_MAX_RD_ATOMIC, read_u8)?,
             atomics: area.require(tag::RDMA_ATOMICS, Tlv::flag)?,
             further: area
-                .find_all(tag::RDMA_QUEUE_PAIR, RDMA_PEERS_MAX - 1)?
+                .find_all(tag::RDMA_QUEUE_PAIR, RDMA_QUEUE_PAIRS_MAX - 1)?
                 .iter()
                 .map(read_queue_pair)
                 .collect::<Decoded<_>>()?,
+            prepared_rkey: area.read(tag::RDMA_PREPARED_RKEY, Tlv::u32)?,
         })
     }
 
@@ -208,6 +219,8 @@ impl Coordinates for RdmaBinding {
         for further in &self.further {
             w.tlv(tag::RDMA_QUEUE_PAIR, &queue_pair_value(*further));
         }
+        let prepared = self.prepared_rkey.map(u32::to_be_bytes);
+        w.tlv_if(tag::RDMA_PREPARED_RKEY, prepared);
     }
 }
 

@@ -1,11 +1,12 @@
-//! `TLV_RDMA_PEER` (0x0210): the client's queue pairs that a binding connects to.
+//! The client's queue pairs: those that a binding connects to (`TLV_RDMA_PEER`, 0x0210), those that join a live binding
+//! (0x0211), and those that leave it (0x0212).
 
 use alloc::vec::Vec;
 use core::net::Ipv6Addr;
 
 use super::{RDMA_PEERS_MAX, U24_MAX, tag};
 use crate::{
-    DecodeError,
+    DecodeError, LeaseId, Request,
     tlv::{Tlv, TlvArea},
     write::Writer,
 };
@@ -38,16 +39,53 @@ impl RdmaPeer {
     }
 }
 
+/// A change of the queue pairs of a live binding. The others go on without an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
+#[cfg_attr(feature = "vectors", serde(rename_all = "snake_case"))]
+pub enum PeerChange {
+    /// 0x0211, repeatable: queue pairs of a client that join, 1 to [`RDMA_PEERS_MAX`].
+    Add(Vec<RdmaPeer>),
+    /// 0x0212, repeatable: queue pairs of the node that are cut, by number (24 bits), 1 to [`RDMA_PEERS_MAX`].
+    Remove(Vec<u32>),
+}
+
 pub(super) fn find(params: &TlvArea<'_>) -> Result<Vec<RdmaPeer>, DecodeError> {
-    let found = params.find_all(tag::RDMA_PEER, RDMA_PEERS_MAX)?;
+    find_tagged(params, tag::RDMA_PEER)
+}
+
+fn find_tagged(params: &TlvArea<'_>, tag: u16) -> Result<Vec<RdmaPeer>, DecodeError> {
+    let found = params.find_all(tag, RDMA_PEERS_MAX)?;
     found.iter().map(read).collect()
 }
 
-/// Reads the queue pairs; an error if there is none.
-pub(crate) fn require_peers(params: &TlvArea<'_>) -> Result<Vec<RdmaPeer>, DecodeError> {
-    match find(params)? {
-        peers if peers.is_empty() => Err(params.missing(tag::RDMA_PEER)),
-        peers => Ok(peers),
+/// Reads the parameters of LEASE_BIND, which have one of the three tags.
+pub(crate) fn read_bind(lease_id: LeaseId, params: &TlvArea<'_>) -> Result<Request, DecodeError> {
+    const TAGS: [u16; 3] = [tag::RDMA_PEER, tag::RDMA_PEER_BESIDE, tag::RDMA_QP_LEAVES];
+    let mut known = params.iter().filter(|tlv| TAGS.contains(&tlv.tag));
+    let first = known.next().ok_or_else(|| params.missing(tag::RDMA_PEER))?;
+    if let Some(other) = known.find(|tlv| tlv.tag != first.tag) {
+        let expected = "only one of 0x0210, 0x0211 and 0x0212";
+        return Err(other.unknown_value(0, "tag", expected, "two of them"));
+    }
+    let change = match first.tag {
+        tag::RDMA_PEER => {
+            let peers = find(params)?;
+            return Ok(Request::LeaseBind { lease_id, peers });
+        }
+        tag::RDMA_PEER_BESIDE => PeerChange::Add(find_tagged(params, tag::RDMA_PEER_BESIDE)?),
+        _ => {
+            let leaving = params.find_all(tag::RDMA_QP_LEAVES, RDMA_PEERS_MAX)?;
+            PeerChange::Remove(leaving.iter().map(read_qp_num).collect::<Result<_, _>>()?)
+        }
+    };
+    Ok(Request::LeasePeers { lease_id, change })
+}
+
+fn read_qp_num(tlv: &Tlv<'_>) -> Result<u32, DecodeError> {
+    match check_u24(tlv, 0, "qp_num", tlv.u32()?)? {
+        0 => Err(tlv.unknown_value(0, "qp_num", "1 to 16777215", 0)),
+        number => Ok(number),
     }
 }
 
@@ -100,8 +138,24 @@ pub(super) fn check_path_mtu(tlv: &Tlv<'_>, at: usize, value: u16) -> Result<u16
 }
 
 pub(crate) fn write_peers(w: &mut Writer, peers: &[RdmaPeer]) {
+    write_tagged(w, tag::RDMA_PEER, peers);
+}
+
+fn write_tagged(w: &mut Writer, tag: u16, peers: &[RdmaPeer]) {
     for peer in peers {
-        w.tlv(tag::RDMA_PEER, &value(peer));
+        w.tlv(tag, &value(peer));
+    }
+}
+
+/// Writes the parameters of a LEASE_BIND beside a live binding.
+pub(crate) fn write_change(w: &mut Writer, change: &PeerChange) {
+    match change {
+        PeerChange::Add(peers) => write_tagged(w, tag::RDMA_PEER_BESIDE, peers),
+        PeerChange::Remove(numbers) => {
+            for number in numbers {
+                w.tlv(tag::RDMA_QP_LEAVES, &number.to_be_bytes());
+            }
+        }
     }
 }
 

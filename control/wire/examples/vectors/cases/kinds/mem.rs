@@ -16,7 +16,7 @@ fn terms(c: &mut Vec<Case>, plain: &LeaseAllocRequest) {
     let alloc = plain.clone().with_terms(memory_of(vec![peer()]));
     params(c, "rdma_peer", "a client's queue pair", &alloc);
     let alloc = plain.clone().with_terms(memory_of(peers(RDMA_PEERS_MAX)));
-    params(c, "rdma_peers_8", "as many queue pairs as a lease can have", &alloc);
+    params(c, "rdma_peers_8", "as many queue pairs as a request can have", &alloc);
 }
 
 #[rustfmt::skip] // One case a line.
@@ -49,17 +49,26 @@ fn leases(c: &mut Vec<Case>) {
     }));
     let about = "a lease whose client has not yet named its queue pair: no rkey";
     answer(c, "lease_without_rkey", about, M::LeaseAlloc, Reply::Lease(waiting));
+    let mut prepared = samples::rdma_lease();
+    prepared.binding.kind = KindBinding::Mem(Some(RdmaBinding {
+        rkey: None,
+        prepared_rkey: Some(0x8765_4321),
+        strategy: RdmaStrategy::Region,
+        ..rdma()
+    }));
+    let about = "a lease whose key is known before its client's queue pair";
+    answer(c, "lease_prepared_rkey", about, M::LeaseAlloc, Reply::Lease(prepared));
 }
 
 #[rustfmt::skip] // One case a line.
 fn several_queue_pairs(c: &mut Vec<Case>) {
     let mut lease = samples::rdma_lease();
     lease.binding.kind = KindBinding::Mem(Some(RdmaBinding {
-        further: further(RDMA_PEERS_MAX - 1),
+        further: further(RDMA_QUEUE_PAIRS_MAX - 1),
         ..rdma()
     }));
     let about = "a lease with as many queue pairs as it can have";
-    answer(c, "lease_queue_pairs_8", about, MessageType::LeaseBind, Reply::Lease(lease));
+    answer(c, "lease_queue_pairs_64", about, MessageType::LeaseBind, Reply::Lease(lease));
 }
 
 #[rustfmt::skip] // One case a line.
@@ -82,7 +91,8 @@ fn bad_leases(c: &mut Vec<Case>) {
     tag("rkey_twice", "two rkeys", 0x0201, &tlv(0x0201, &[1; 4]).repeat(2));
     let atomics = |further: &[u8]| [&tlv(0x020B, &[1]), further].concat();
     let pair = |qpn: u8, psn: u8| tlv(0x020C, &[qpn, 0, 0, 1, psn, 0, 0, 2, 0, 0, 0, 3]);
-    tag("queue_pairs_9", "one more than 8 altogether", 0x020B, &atomics(&pair(0, 0).repeat(7)));
+    tag("queue_pairs_65", "one more than 64 altogether", 0x020B, &atomics(&pair(0, 0).repeat(63)));
+    tag("prepared_rkey_length_3", "3 bytes", 0x020B, &atomics(&tlv(0x020D, &[0; 3])));
     tag("further_qp_num_25_bits", "a queue pair number", 0x020B, &atomics(&pair(1, 0)));
     tag("further_psn_25_bits", "a starting PSN", 0x020B, &atomics(&pair(0, 1)));
     tag("further_length_11", "11 bytes", 0x020B, &atomics(&tlv(0x020C, &[0; 11])));
@@ -136,5 +146,6 @@ pub(crate) fn rdma() -> RdmaBinding {
         max_rd_atomic: 16,
         atomics: true,
         further: vec![],
+        prepared_rkey: None,
     }
 }
