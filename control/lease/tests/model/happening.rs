@@ -356,7 +356,16 @@ pub(super) fn changed(
     }
     let rkey = keys.rkey.or(Some(number)).filter(|_| !pairs.is_empty());
     let udp = keys.dp_key.unwrap_or_default();
-    binding(binding_id, transport, (rkey, &pairs), udp)
+    let mut binding = binding(binding_id, transport, (rkey, &pairs), udp);
+    if let Some(rdma) = binding.rdma_mut().filter(|_| !pairs.is_empty()) {
+        rdma.previous = oracle
+            .old_rkey(binding_id.lease_id)
+            .map(|rkey| PreviousKey {
+                rkey,
+                remaining_ms: 0,
+            });
+    }
+    binding
 }
 
 /// `number`: the number of the UDP key and of the NVMe-oF key, on transports that have them.

@@ -178,7 +178,8 @@ enum Then {
         rotates: bool,
     },
     Bind,
-    Tell(Keys, Vec<u32>),
+    /// The keys and queue pairs of the new binding, and its old rkey.
+    Tell(Keys, Vec<u32>, Option<u32>),
 }
 
 /// A lease on record.
@@ -592,6 +593,15 @@ impl Oracle {
         held.map_or((Transport::Rdma, Keys::NONE, vec![]), |lease| {
             (lease.transport, lease.keys, lease.pairs.clone())
         })
+    }
+
+    /// The rkey before the last rotation, if it still works.
+    pub(crate) fn old_rkey(&self, id: LeaseId) -> Option<u32> {
+        let old = self.find(id).map(|at| self.leases[at].old);
+        match old {
+            Some(OldKey::Works { rkey, .. }) => rkey,
+            _ => None,
+        }
     }
 
     /// The held parts of an arena, in order.

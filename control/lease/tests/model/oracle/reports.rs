@@ -131,11 +131,7 @@ impl Oracle {
                 lease.expires_ms = unix_ms + u64::from(lease.term_secs) * 1_000;
             }
             let deadline = lease.deadline;
-            return self.prolong(
-                at,
-                deadline,
-                Then::Tell(Keys::of(binding), pairs_of(binding)),
-            );
+            return self.prolong(at, deadline, tell(binding));
         }
         let before = std::mem::replace(&mut lease.keys, Keys::of(binding));
         match lease.life {
@@ -160,7 +156,7 @@ impl Oracle {
 
     /// The queue pairs on record are those of the first ones of the binding.
     fn peers_changed(&mut self, at: usize, binding: &Binding) {
-        let (keys, pairs) = (Keys::of(binding), pairs_of(binding));
+        let pairs = pairs_of(binding);
         let lease = &mut self.leases[at];
         let left = |nth: usize| {
             lease
@@ -172,7 +168,7 @@ impl Oracle {
         let stay = stay.filter(|(nth, _)| !left(*nth)).map(|(_, peer)| *peer);
         lease.peers = stay.collect();
         let deadline = lease.deadline;
-        self.prolong(at, deadline, Then::Tell(keys, pairs));
+        self.prolong(at, deadline, tell(binding));
     }
 
     /// Gives the paths another deadline. The next step waits until they have acknowledged it.
@@ -216,7 +212,10 @@ impl Oracle {
                 lease.on_its_way = OnItsWay::Bind;
                 self.order_bind(at);
             }
-            Then::Tell(keys, pairs) => {
+            Then::Tell(keys, pairs, previous) => {
+                if let OldKey::Works { rkey, .. } = &mut lease.old {
+                    *rkey = previous;
+                }
                 (lease.keys, lease.bound) = (keys, Some(lease.generation));
                 lease.pairs = pairs;
                 lease.granted = true;
@@ -383,6 +382,12 @@ impl Oracle {
             _ => {}
         }
     }
+}
+
+fn tell(binding: &Binding) -> Then {
+    let previous = binding.rdma().and_then(|rdma| rdma.previous);
+    let previous = previous.map(|key| key.rkey);
+    Then::Tell(Keys::of(binding), pairs_of(binding), previous)
 }
 
 fn pairs_of(binding: &Binding) -> Vec<u32> {
