@@ -36,6 +36,13 @@ def numbers(told):
     return [pair["qp_num"] for pair in rdma.get("qps", [rdma])]
 
 
+def of_the_last(told):
+    """The lease with the coordinates of its last queue pair alone, for a client that joined."""
+    rdma = told["binding"]["rdma"]
+    alone = {key: value for key, value in (rdma | rdma["qps"][-1]).items() if key != "qps"}
+    return told | {"binding": told["binding"] | {"rdma": alone}}
+
+
 def others_go_on(suite, node, device):
     """Queue pairs join and leave beside a writer, which gets no error before the lease ends."""
     alice, before = node.tenant("alice"), resources()

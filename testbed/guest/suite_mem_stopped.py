@@ -13,10 +13,11 @@ import signal
 import subprocess
 import tempfile
 
+import mem_peers
 from block import MIB, BlockNode, alloc, directory_pool, ready, run, sh
 from checks import Suite, give_back, lab_device, leased, length, skip, until
 from fabric import Node, Refused, program, resources
-from rdma_client import ENDS, now_ms
+from rdma_client import ENDS, Client, now_ms
 from writer import Writer
 
 LEASE_BYTES = 65536
@@ -34,7 +35,8 @@ SOON_OVER = 4
 
 
 def stopped(suite, device, strategy):
-    """SIGSTOP of the daemon under the writers of three leases: two expire meanwhile, the third does not."""
+    """SIGSTOP of the daemon under the writers of three leases: two expire meanwhile, the third does not. The writer of the
+    second has joined its lease beside another client."""
     empty = resources()
     with Node("--rdma-strategy", strategy) as node, contextlib.ExitStack() as stack:
         alice, bob = node.tenant("alice"), node.tenant("bob")
@@ -44,7 +46,10 @@ def stopped(suite, device, strategy):
             end_watchdog(node)
         going_on = bob.alloc(LEASE_BYTES, 600, witness.peer)
         suite.check(f"{strategy}: the witness writes", witness.start(going_on))
-        leases = [alice.alloc(LEASE_BYTES, TERM_SECS, first.peer), bob.alloc(LEASE_BYTES, TERM_SECS + 2, second.peer)]
+        other = stack.enter_context(Client(device))
+        leases = [alice.alloc(LEASE_BYTES, TERM_SECS, first.peer), bob.alloc(LEASE_BYTES, TERM_SECS + 2, other.peer)]
+        joined = bob.ask("lease", "bind", leases[1]["lease_id"], "--beside", "--rdma-peer", second.peer)
+        leases[1] = mem_peers.of_the_last(joined)
         suite.equal(f"{strategy}: of its leases", {strategy}, {lease["binding"]["rdma"]["strategy"] for lease in (going_on, *leases)})
         for writer, lease in zip((first, second), leases):
             suite.check(f"{strategy}: a writer writes", writer.start(lease))

@@ -18,10 +18,10 @@ fn a_cut_ends_both_keys_of_an_unfinished_rotation() {
     lab.backend.rotate(binding_id(1, 1)).unwrap();
     let proof = lab.cut(binding_id(1, 1));
     let ended = match STRATEGY {
-        Strategy::Region => "dereg_mr ok",
-        _ => "dealloc_mw ok",
+        Strategy::Region => "dereg_mr 2 times",
+        _ => "dealloc_mw 2 times",
     };
-    assert_eq!(proof.matches(ended).count(), 2, "{proof}");
+    assert!(proof.contains(ended), "{proof}");
     assert!(
         client
             .write(rdma.rkey.unwrap(), rdma.remote_addr, &[1])
