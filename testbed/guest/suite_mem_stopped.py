@@ -61,7 +61,7 @@ def stopped(suite, device, strategy):
         node.process.send_signal(signal.SIGCONT)
         for name, tenant, lease in zip(("first", "second"), (alice, bob), leases):
             tenant.wait_until(lease, "expired")
-            proof = node.wait_for_line(lease["lease_id"], "the watchdog had put its queue pairs in ERR", "destroy_qp ok")
+            proof = node.wait_for_line(lease["lease_id"], "the watchdog had put its queue pairs in ERR", "destroy_qp")
             suite.check(f"{strategy}, {name} lease: the daemon proves its end, and who began it", proof, "a proof")
         suite.equal(f"{strategy}: nothing is fenced", [], node.operator.fences())
         with leased(alice, device) as (_, client):
