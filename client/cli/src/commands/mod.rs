@@ -13,6 +13,8 @@ mod local;
 mod mem;
 mod resource;
 mod run_watch;
+#[allow(dead_code, reason = "the commands that serve come next")]
+mod serve;
 mod stream;
 mod watch;
 
