@@ -11,6 +11,7 @@ import pathlib
 import subprocess
 import sys
 
+import mem_peers
 from checks import Suite, lab_device, leased, length, rearm
 from fabric import NOT_FOUND, PORT, Node, Refused, resources
 from rdma_client import REMOTE_ACCESS_ERROR, Client, now_ms
@@ -338,7 +339,7 @@ def killed(suite, node, _device):
 
 
 SECTIONS = (use, by_hand, atomics, bind_later, side_by_side, several_queue_pairs, keys_of_others, two_arenas, out_of_bounds, rotation, ends,
-            other_tenants, cut_after_fault, zero_again, cycles, killed)
+            other_tenants, cut_after_fault, zero_again, *mem_peers.SECTIONS, cycles, killed)
 
 
 def main(strategy="auto", sections=SECTIONS):

@@ -3,7 +3,7 @@
 use fabricbios_lease::{
     AlreadyCut, BindError, BindOrder, BindingId, BootTime, Linger, Proof, StepError,
 };
-use fabricbios_wire::{Binding, LeaseId};
+use fabricbios_wire::{Binding, LeaseId, PeerChange};
 
 use crate::Part;
 
@@ -49,6 +49,22 @@ pub trait DataPath: Send + Sync + 'static {
     /// The old key may still work.
     fn retire_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
         Err(no_key(binding_id))
+    }
+
+    /// Changes the queue pairs of a live binding: connects those that join, or ends those that leave, with proof. The
+    /// others go on. Never opens access after a [`DataPath::revoke`] has begun. The result has every queue pair, those
+    /// that joined last. Only a path over RDMA has queue pairs.
+    ///
+    /// # Errors
+    /// After `Refused` and `Failed` no queue pair has joined, and those that could not be ended still belong to the
+    /// binding.
+    fn change_peers(
+        &self,
+        binding_id: BindingId,
+        _change: &PeerChange,
+    ) -> Result<Binding, BindError> {
+        let why = format_args!("{binding_id}: this path has no queue pairs");
+        Err(BindError::Refused(StepError::new("change peers", why)))
     }
 
     /// Ends access, by the lease's name alone: also for a lease that another process has bound, or that this process

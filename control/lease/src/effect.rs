@@ -2,7 +2,7 @@
 
 use alloc::{sync::Arc, vec::Vec};
 
-use fabricbios_wire::{Answer, Binding, Fence, LeaseId, ResourceId};
+use fabricbios_wire::{Answer, Binding, Fence, LeaseId, PeerChange, ResourceId};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -76,6 +76,8 @@ pub enum Order {
     Rotate(BindingId),
     /// End the key before the last rotation, with proof.
     RetireKey(BindingId),
+    /// Connect queue pairs of the client beside those of the binding, or end some of them, with proof.
+    ChangePeers(BindingId, PeerChange),
     /// End access, with proof. Idempotent.
     Cut(BindingId, Linger),
     /// After a cut: remove the remaining objects and scrub the part. Idempotent.
@@ -108,6 +110,7 @@ impl Order {
             | Self::Fenced(binding_id)
             | Self::Rotate(binding_id)
             | Self::RetireKey(binding_id)
+            | Self::ChangePeers(binding_id, _)
             | Self::Cut(binding_id, _)
             | Self::Release(binding_id, _) => Ok(*binding_id),
             Self::Reset(resource_id, _) => Err(*resource_id),
@@ -130,6 +133,8 @@ pub enum Report {
     Rotate(BindingId, Result<Binding, BindError>),
     /// The result of [`Order::RetireKey`].
     RetireKey(BindingId, Result<Binding, StepError>),
+    /// The result of [`Order::ChangePeers`]: the binding with all its queue pairs, those that joined last.
+    PeersChanged(BindingId, Result<Binding, BindError>),
     /// The result of [`Order::Cut`]; `Ok` contains the proof.
     Cut(BindingId, Result<Proof, StepError>),
     /// A thread has begun an [`Order::Cut`] or an [`Order::RetireKey`].
@@ -157,6 +162,7 @@ impl Report {
             | Self::Confirmed(binding_id, _)
             | Self::Rotate(binding_id, _)
             | Self::RetireKey(binding_id, _)
+            | Self::PeersChanged(binding_id, _)
             | Self::EndBegan(binding_id)
             | Self::CutMoves(binding_id)
             | Self::Cut(binding_id, _)

@@ -96,7 +96,8 @@ impl LeaseTable {
                 self.arm(id);
             }
             State::Binding => self.end(now, id, Event::Revoke, EndCause::BindingFailed, None),
-            _ if lease.is_on_its_way() => {
+            // A change of queue pairs leaves the binding in use.
+            _ if lease.is_on_its_way() || lease.binding().is_some() => {
                 self.not_bound(now, binding_id, &BindError::Failed(error));
             }
             // The old binding was cut for the new one.

@@ -262,6 +262,7 @@ impl Lease {
             (Order::Bind(_), Stage::Binding(Making::Ordered))
             | (Order::Bind(_), Stage::Rebinding(_, Remaking::Bind(_)))
             | (Order::Rotate(_), Stage::Rebinding(_, Remaking::Rotation(_)))
+            | (Order::ChangePeers(..), Stage::Rebinding(_, Remaking::Peers))
             | (Order::Cut(..), Stage::Cutting(_) | Stage::Fenced(_))
             | (Order::Release(..), Stage::Releasing)
             | (Order::Fenced(_), Stage::Fenced(_)) => true,

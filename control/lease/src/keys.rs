@@ -3,7 +3,7 @@
 use alloc::{format, vec::Vec};
 use core::time::Duration;
 
-use fabricbios_wire::{Binding, EndCause, LeaseId, RdmaPeer, Transport};
+use fabricbios_wire::{Binding, EndCause, LeaseId, RdmaPeer, Refusal, Transport};
 
 use crate::{
     Asked, BindError, BindOrder, BindingId, Event, LeaseTable, Note, Now, Order, State, StepError,
@@ -23,16 +23,33 @@ impl LeaseTable {
         id: LeaseId,
         peers: &[RdmaPeer],
     ) -> Decision {
-        self.check_holder(asked, id)?;
-        let lease = self.live_mut(id)?;
-        if !lease.takes_peers() {
-            let transport = lease.effective.transport.map_or("nothing", Transport::name);
-            return Err(invalid(format!(
-                "lease {id} of {} goes over {transport}; only leases of memory over RDMA take a queue pair",
-                lease.kind
-            )));
-        }
+        self.check_takes_peers(asked, id)?;
         check_peers(peers)?;
+        let lease = self.begin_peers(asked, id)?;
+        lease.asks_for(peers.to_vec());
+        self.bind_anew(now, id);
+        Ok(None)
+    }
+
+    pub(crate) fn check_takes_peers(&self, asked: &Asked, id: LeaseId) -> Result<&Lease, Refusal> {
+        self.check_holder(asked, id)?;
+        let lease = self.live(id)?;
+        if lease.takes_peers() {
+            return Ok(lease);
+        }
+        let transport = lease.effective.transport.map_or("nothing", Transport::name);
+        Err(invalid(format!(
+            "lease {id} of {} goes over {transport}; only leases of memory over RDMA take a queue pair",
+            lease.kind
+        )))
+    }
+
+    /// Moves the lease to `Rebinding` for a request about its queue pairs.
+    pub(crate) fn begin_peers(
+        &mut self,
+        asked: &Asked,
+        id: LeaseId,
+    ) -> Result<&mut Lease, Refusal> {
         self.check_binds(&asked.tenant)?;
         let lease = self.live_mut(id)?;
         if matches!(
@@ -47,10 +64,8 @@ impl LeaseTable {
         if !lease.may_rebind() || !lease.step(Event::Rebind) {
             return Err(lease.busy());
         }
-        lease.asks_for(peers.to_vec());
         lease.waiting.push((Waiting::Rebind, asked.ticket));
-        self.bind_anew(now, id);
-        Ok(None)
+        Ok(lease)
     }
 
     /// Makes a new binding for the peers on record, once its deadline is acknowledged. The old binding works
@@ -198,6 +213,11 @@ impl LeaseTable {
         match outcome {
             // The report of the bind says which binding is in use.
             outcome if is_gone || outcome.is_ok() && lease.is_on_its_way() => {
+                lease.in_use_mut().map(|it| it.old_key.take());
+                self.arm(binding_id.lease_id);
+            }
+            // The binding with other queue pairs waits for its deadline.
+            Ok(_) if matches!(lease.stage(), Stage::Rebinding(_, Remaking::Made(_))) => {
                 lease.in_use_mut().map(|it| it.old_key.take());
                 self.arm(binding_id.lease_id);
             }

@@ -38,6 +38,7 @@ mod offer;
 mod orders;
 mod parts;
 mod paths;
+mod peers;
 mod placement;
 #[cfg(test)]
 mod planted;

@@ -34,6 +34,12 @@ impl LeaseTable {
                     self.made_or_not(now, binding_id, outcome, Self::rotated, Self::not_rotated);
                 }
             }
+            Report::PeersChanged(binding_id, outcome) => {
+                if self.was_owed(binding_id, Owed::Peers) {
+                    let not_made = Self::not_rotated;
+                    self.made_or_not(now, binding_id, outcome, Self::peers_changed, not_made);
+                }
+            }
             Report::RetireKey(binding_id, outcome) => {
                 self.retire_reported(now, binding_id, outcome);
             }

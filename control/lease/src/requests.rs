@@ -67,6 +67,9 @@ impl LeaseTable {
             Request::LeaseFree(id) => self.free(now, asked, *id),
             Request::LeaseList { after, ended } => Ok(Some(self.list(now, asked, *after, *ended))),
             Request::LeaseBind { lease_id, peers } => self.bind(now, asked, *lease_id, peers),
+            Request::LeasePeers { lease_id, change } => {
+                self.change_peers(now, asked, *lease_id, change)
+            }
             Request::LeaseRotate {
                 lease_id,
                 overlap_ms,
@@ -240,6 +243,7 @@ fn lease_of(request: &Request) -> Option<LeaseId> {
     match request {
         Request::LeaseRenew { lease_id, .. }
         | Request::LeaseBind { lease_id, .. }
+        | Request::LeasePeers { lease_id, .. }
         | Request::LeaseRotate { lease_id, .. }
         | Request::LeaseFree(lease_id)
         | Request::LeaseQuery(lease_id)

@@ -14,7 +14,7 @@ use fabricbios_contract::Provider;
 use fabricbios_lease::{
     BindError, BindingId, Condition, Durability, Offer, Order, Placement, Report,
 };
-use fabricbios_wire::{ResourceId, ResourceType};
+use fabricbios_wire::{PeerChange, ResourceId, ResourceType};
 
 use crate::{
     driver::{
@@ -198,9 +198,11 @@ impl Dispatcher {
             Order::Cut(..) | Order::RetireKey(_) => &resource.of_kind.ending,
             // A bind without peers does not wait behind binds that wait for the network.
             Order::Bind(ref order) if order.peers().is_empty() => &resource.preparing,
-            Order::Rotate(_) => &resource.preparing,
+            Order::Rotate(_) | Order::ChangePeers(_, PeerChange::Remove(_)) => &resource.preparing,
             // A confirmation is one write and does not wait behind cleaning.
-            Order::Confirm(_) | Order::Bind(_) => &resource.of_kind.opening,
+            Order::Confirm(_) | Order::Bind(_) | Order::ChangePeers(_, PeerChange::Add(_)) => {
+                &resource.of_kind.opening
+            }
             Order::Release(..) | Order::Reset(..) => &resource.cleaning,
         };
         let (pool, reports) = (pool.clone(), self.on_report.clone());
@@ -230,6 +232,9 @@ impl Resource {
             }
             Order::Confirm(id) => on_report(Report::Confirmed(id, provider.confirm(id))),
             Order::Rotate(id) => on_report(Report::Rotate(id, provider.rotate(id))),
+            Order::ChangePeers(id, change) => {
+                on_report(Report::PeersChanged(id, provider.change_peers(id, &change)));
+            }
             Order::RetireKey(id) => {
                 on_report(Report::EndBegan(id));
                 on_report(Report::RetireKey(id, provider.retire_key(id)));

@@ -253,7 +253,7 @@ impl RdmaPath {
     fn open_access(&self, order: &BindOrder, parts: &mut Parts) -> Result<Binding, BindError> {
         if !order.peers().is_empty() {
             self.hardware
-                .open_access(parts, order.binding_id)
+                .open_access(parts, 0, order.binding_id)
                 .map_err(BindError::Failed)?;
         }
         Ok(self.hardware.binding(parts))

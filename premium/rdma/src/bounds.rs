@@ -64,7 +64,7 @@ impl Hardware {
             Err(other) => return Err(StepError::new("connect", format_args!("{other:?}"))),
         }
         parts.add_windows(self.new_windows(&parts.window_makers(), binding_id)?);
-        self.open_access(parts, binding_id)?;
+        self.open_access(parts, 0, binding_id)?;
         let bound = self.binding(parts);
         let binding = bound
             .rdma()

@@ -95,7 +95,7 @@ impl Hardware {
         }
         let completions = CompletionQueue::create(&self.device.context, COMPLETIONS)
             .map_err(|errno| self.refused("create_cq", binding_id, errno))?;
-        parts.completions = Some(completions);
+        parts.completions = Some(Arc::new(completions));
         Ok(())
     }
 
@@ -191,6 +191,17 @@ impl Hardware {
             .iter()
             .filter_map(|peer| choose_mtu(port_bytes, peer.path_mtu));
         parts.mtu_bytes = wishes.min().unwrap_or(port_bytes);
+        self.connect_all(parts, binding_id, peers, give_up)
+    }
+
+    /// As [`Hardware::bring_up`], with the path MTU that the binding has.
+    pub(super) fn connect_all(
+        &self,
+        parts: &mut BindingParts,
+        binding_id: BindingId,
+        peers: &[RdmaPeer],
+        give_up: impl Fn() -> bool,
+    ) -> Result<(), BindError> {
         for (pair, peer) in parts.pairs.iter_mut().zip(peers).rev() {
             if give_up() {
                 return Err(BindError::Cancelled);

@@ -61,7 +61,7 @@ impl Hardware {
         }
         match taken_down {
             Ok(()) => Ok((
-                steps.into_proof(),
+                steps.to_proof(),
                 Some(parts).filter(|left| !left.is_empty()),
             )),
             Err((step, why)) => {
@@ -78,7 +78,8 @@ impl Hardware {
         linger: Linger,
         steps: &mut Steps,
     ) -> Result<(), Failure> {
-        let windows_ended = self.end_windows(parts, binding_id, steps);
+        let completions = parts.completions.as_deref();
+        let windows_ended = self.end_windows(&mut parts.pairs, completions, binding_id, steps);
         if linger == Linger::Brief && parts.open {
             // A region that cannot be deregistered now is tried again after the queue pairs are gone.
             self.end_regions(parts, steps).unwrap_or_default();
@@ -86,32 +87,65 @@ impl Hardware {
                 steps.note("linger", || linger_for(&parts.pairs));
             }
         }
-        parts.pairs.iter().for_each(|pair| fail(pair, steps));
-        // In ERR a queue pair serves nothing any more, but destroying it now would stall.
-        windows_ended.map_err(|errno| ("dealloc_mw", errno.to_string()))?;
-        for pair in &mut parts.pairs {
-            self.destroy_queue_pair(pair, steps)?;
-        }
-        for pair in &mut parts.pairs {
-            self.prove_gone(pair, steps)?;
-        }
+        self.end_pairs(&mut parts.pairs, windows_ended, steps)?;
         self.end_regions(parts, steps)
             .map_err(|errno| ("dereg_mr", errno.to_string()))?;
         destroy_rest(parts, steps);
         Ok(())
     }
 
+    /// Ends queue pairs whose windows have ended, with proof.
+    fn end_pairs(
+        &self,
+        pairs: &mut [Pair],
+        windows_ended: Result<(), Errno>,
+        steps: &mut Steps,
+    ) -> Result<(), Failure> {
+        pairs.iter().for_each(|pair| fail(pair, steps));
+        // In ERR a queue pair serves nothing any more, but destroying it now would stall.
+        windows_ended.map_err(|errno| ("dealloc_mw", errno.to_string()))?;
+        for pair in &mut *pairs {
+            self.destroy_queue_pair(pair, steps)?;
+        }
+        for pair in pairs {
+            self.prove_gone(pair, steps)?;
+        }
+        Ok(())
+    }
+
+    /// Ends some queue pairs of a binding, with proof; the others go on.
+    pub(super) fn end_some(
+        &self,
+        pairs: &mut [Pair],
+        completions: Option<&CompletionQueue>,
+        binding_id: BindingId,
+    ) -> Result<(), StepError> {
+        let mut steps = Steps::default();
+        let windows_ended = self.end_windows(pairs, completions, binding_id, &mut steps);
+        let ended = self.end_pairs(pairs, windows_ended, &mut steps);
+        tracing::debug!(lease = %binding_id, %steps, "queue pairs leave");
+        ended.map_err(|(step, why)| {
+            self.error(
+                step,
+                binding_id,
+                format_args!("{why} (steps taken: {steps})"),
+            )
+        })
+    }
+
     /// Ends all windows. `Ok`: every window is deallocated or invalidated.
     fn end_windows(
         &self,
-        parts: &mut BindingParts,
+        pairs: &mut [Pair],
+        completions: Option<&CompletionQueue>,
         binding_id: BindingId,
         steps: &mut Steps,
     ) -> Result<(), Errno> {
         let mut result = Ok(());
         let until = Instant::now() + INVALIDATE_LIMIT;
-        for pair in &mut parts.pairs {
-            let invalidated = self.invalidate_all(pair, parts.completions.as_ref(), until, steps);
+        let invalidate = |pair: &mut Pair| self.invalidate_all(pair, completions, until, steps);
+        let invalidated: Vec<bool> = pairs.iter_mut().map(invalidate).collect();
+        for (pair, invalidated) in pairs.iter_mut().zip(invalidated) {
             if let (Err(errno), false) = (self.dealloc_all(&mut pair.windows, steps), invalidated) {
                 result = Err(errno);
             }
@@ -190,7 +224,7 @@ impl Hardware {
         binding_id: BindingId,
     ) -> Result<(), StepError> {
         let until = Instant::now() + INVALIDATE_LIMIT;
-        let completions = parts.completions.as_ref();
+        let completions = parts.completions.as_deref();
         for pair in parts.pairs.iter_mut().filter(|pair| pair.windows.len() > 1) {
             let queue_pair = pair.queue_pair.as_ref();
             let oldest = self.invalidate(queue_pair, completions, &mut pair.windows[0], until);
@@ -261,7 +295,8 @@ fn linger_for(pairs: &[Pair]) -> bool {
 /// not a failure of the cut.
 fn destroy_rest(parts: &mut BindingParts, steps: &mut Steps) {
     if let Some(completions) = parts.completions.take()
-        && let Err((completions, _)) = steps.run("destroy_cq", || completions.destroy(), refusal)
+        && let Err((completions, _)) =
+            steps.run("destroy_cq", || destroy_queue(completions), refusal)
     {
         parts.completions = Some(completions);
     }
@@ -290,6 +325,13 @@ pub(super) fn end_all<T>(
         }
     }
     result
+}
+
+/// Destroys the completion queue. `EBUSY`: a queue pair for it is still being made.
+fn destroy_queue(queue: Arc<CompletionQueue>) -> Result<(), Refused<Arc<CompletionQueue>>> {
+    let queue = Arc::try_unwrap(queue).map_err(|queue| (queue, Errno::EBUSY))?;
+    let destroyed = queue.destroy();
+    destroyed.map_err(|(queue, errno)| (Arc::new(queue), errno))
 }
 
 /// Deallocates the domain. `EBUSY`, as from the kernel: an object in the domain is still being made.

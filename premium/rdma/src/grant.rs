@@ -11,7 +11,11 @@ use fabricbios_wire::LeaseId;
 use nix::errno::Errno;
 
 use super::{
-    cut::end_all, hardware::Hardware, keys::random_byte, memory::Bytes, parts::BindingParts,
+    cut::end_all,
+    hardware::Hardware,
+    keys::random_byte,
+    memory::Bytes,
+    parts::{BindingParts, Pair},
     strategy::Shared,
 };
 
@@ -45,27 +49,24 @@ impl Hardware {
         Ok(windows)
     }
 
-    /// Opens access for every queue pair with its newest key. Before, the caller must announce the queue pairs to the
-    /// guard, lock the cell and check that no cut came.
+    /// Opens access for the queue pairs from number `first` on, each with its newest key. Before, the caller must announce
+    /// the queue pairs to the guard, lock the cell and check that no cut came.
     pub(super) fn open_access(
         &self,
         parts: &mut BindingParts,
+        first: usize,
         binding_id: BindingId,
     ) -> Result<(), StepError> {
         match &self.shared {
-            Shared::Windows { .. } => self.bind_newest(parts, binding_id)?,
-            Shared::Regions => self.open_pairs(parts, binding_id)?,
+            Shared::Windows { .. } => self.bind_newest(parts, first, binding_id)?,
+            Shared::Regions => self.open_pairs(&parts.pairs[first..], binding_id)?,
         }
         parts.open = true;
         Ok(())
     }
 
-    fn open_pairs(&self, parts: &BindingParts, binding_id: BindingId) -> Result<(), StepError> {
-        let pairs = parts
-            .pairs
-            .iter()
-            .filter_map(|pair| pair.queue_pair.as_ref());
-        for queue_pair in pairs {
+    fn open_pairs(&self, pairs: &[Pair], binding_id: BindingId) -> Result<(), StepError> {
+        for queue_pair in pairs.iter().filter_map(|pair| pair.queue_pair.as_ref()) {
             let open = || queue_pair.open_to(self.rights());
             let opened = self.faults.or("modify_qp access", open);
             opened.map_err(|errno| self.refused("modify_qp access", binding_id, errno))?;
@@ -73,11 +74,12 @@ impl Hardware {
         Ok(())
     }
 
-    /// Binds the newest window of every queue pair to the bytes, with a new key, and waits until the bind is complete.
+    /// Binds the newest window of these queue pairs to the bytes, each with a new key, and waits until the bind is complete.
     /// The caller has the same duties as for [`Hardware::open_access`].
     pub(super) fn bind_newest(
         &self,
         parts: &mut BindingParts,
+        first: usize,
         binding_id: BindingId,
     ) -> Result<(), StepError> {
         let failed = |detail: &dyn fmt::Display| self.error("bind_mw", binding_id, detail);
@@ -91,7 +93,7 @@ impl Hardware {
         let Some(region) = own.or_else(|| arenas.get(&parts.bytes.resource_id)) else {
             return Err(failed(&"the arena of the lease is not registered"));
         };
-        for pair in &mut parts.pairs {
+        for pair in &mut parts.pairs[first..] {
             let (Some(queue_pair), Some(window)) = (&pair.queue_pair, pair.windows.last_mut())
             else {
                 return Err(failed(&"a queue pair has no window"));

@@ -97,38 +97,41 @@ impl Hardware {
     /// The coordinates of a binding for the client.
     pub(super) fn binding(&self, parts: &BindingParts) -> Binding {
         let mut pairs = parts.pairs.iter();
+        let first = self.first(parts, pairs.next());
         Binding {
             limits: Some(Limits {
                 offset: 0,
                 length: parts.bytes.extent.length,
             }),
-            kind: KindBinding::Mem(pairs.next().map(|first| RdmaBinding {
+            kind: KindBinding::Mem(Some(RdmaBinding {
                 further: pairs.filter_map(|pair| further(parts, pair)).collect(),
-                ..self.first(parts, first)
+                ..first
             })),
             ..Binding::plain(ResourceType::Mem)
         }
     }
 
-    fn first(&self, parts: &BindingParts, pair: &Pair) -> RdmaBinding {
+    /// The coordinates with the first queue pair, or without any.
+    fn first(&self, parts: &BindingParts, pair: Option<&Pair>) -> RdmaBinding {
+        let key = |back| pair.and_then(|pair| parts.key(pair, back));
         RdmaBinding {
-            rkey: parts.key(pair, 0),
+            rkey: key(0),
             remote_addr: parts.bytes.address(),
-            qp_num: pair.number,
+            qp_num: pair.map_or(0, |pair| pair.number),
             gid: self.device.gid.bytes,
             port: self.device.port,
-            psn: pair.psn,
+            psn: pair.map_or(0, |pair| pair.psn),
             path_mtu: parts.mtu_bytes,
             strategy: self.shared.strategy(),
             // The lease table sets this time.
-            previous: parts.key(pair, 1).map(|rkey| PreviousKey {
+            previous: key(1).map(|rkey| PreviousKey {
                 rkey,
                 remaining_ms: 0,
             }),
             max_rd_atomic: self.responder_reads(),
             atomics: self.device.limits.atomics,
             further: Vec::new(),
-            prepared_rkey: None,
+            prepared_rkey: parts.prepared_key(),
         }
     }
 

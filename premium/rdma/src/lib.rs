@@ -1,7 +1,7 @@
 //! Memory over RDMA: leases as type 2B memory windows, each pinned to a queue pair of its own, or as
 //! regions with a protection domain of their own.
 //!
-//! `path` takes the orders of the lease table; `bind`, `rotate` and `release` carry them out. `binding_state` has the
+//! `path` takes the orders of the lease table; `bind`, `peers`, `rotate` and `release` carry them out. `binding_state` has the
 //! phases of one binding and their order. `connect` and `grant` make access, and `cut` ends access with proof. `guard`
 //! gives the watchdog what it needs to end access when this process does not. `request` is the client. Nothing here
 //! decides when a lease ends.
@@ -25,6 +25,7 @@ mod memory;
 mod no_device;
 mod parts;
 mod path;
+mod peers;
 mod proof;
 mod release;
 mod request;

@@ -17,10 +17,11 @@ pub(crate) type Parts = Box<BindingParts>;
 #[derive(Debug)]
 pub(crate) struct BindingParts {
     pub(super) bytes: Bytes,
-    /// The queue pairs, in the order in which the client named their peers.
+    /// The queue pairs, in the order in which clients named their peers.
     pub(super) pairs: Vec<Pair>,
-    /// Shared by all queue pairs: only one piece of work is outstanding at a time.
-    pub(super) completions: Option<CompletionQueue>,
+    /// Shared by all queue pairs: only one piece of work is outstanding at a time. A thread that makes further queue pairs
+    /// has it too.
+    pub(super) completions: Option<Arc<CompletionQueue>>,
     /// A region of exactly these bytes, to which the windows are bound. Only on a device that does not enforce the
     /// bounds of windows.
     pub(super) extent_mr: Option<MemoryRegion>,
@@ -110,6 +111,12 @@ impl BindingParts {
         window
             .or(region.map(MemoryRegion::rkey))
             .filter(|_| self.open)
+    }
+
+    /// The key of the regions that the next queue pair of a client gets, while no queue pair gives access with it.
+    pub(super) fn prepared_key(&self) -> Option<u32> {
+        let region = self.regions.last().map(MemoryRegion::rkey);
+        region.filter(|_| !self.open || self.pairs.is_empty())
     }
 
     /// Whether no key is left.

@@ -11,7 +11,7 @@ use fabricbios_lease::{
     AlreadyCut, BindError, BindOrder, BindingId, BootTime, Custody, Linger, Lookup, Proof,
     StepError,
 };
-use fabricbios_wire::{Binding, Generation, LeaseId, RdmaStrategy, ResourceId};
+use fabricbios_wire::{Binding, Generation, LeaseId, PeerChange, RdmaStrategy, ResourceId};
 
 use super::{
     binding_cell::BindingCell,
@@ -229,6 +229,14 @@ impl DataPath for RdmaPath {
 
     fn retire_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
         self.drop_old_key(binding_id)
+    }
+
+    fn change_peers(
+        &self,
+        binding_id: BindingId,
+        change: &PeerChange,
+    ) -> Result<Binding, BindError> {
+        self.change(binding_id, change)
     }
 
     fn revoke(&self, binding_id: BindingId, linger: Linger) -> Result<Revoked, StepError> {

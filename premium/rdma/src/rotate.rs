@@ -117,7 +117,7 @@ impl RdmaPath {
             Ok(()) => {
                 parts.add_windows(new_keys.windows);
                 parts.regions.extend(new_keys.regions);
-                let opened = self.hardware.open_access(parts, binding_id);
+                let opened = self.hardware.open_access(parts, 0, binding_id);
                 (opened.is_err().then(|| take_newest(parts)), opened)
             }
             failed => (Some(new_keys), failed),
@@ -171,7 +171,7 @@ impl RdmaPath {
     }
 
     /// The objects of the live binding. An error if the order is for an older binding.
-    fn live<'a>(
+    pub(super) fn live<'a>(
         &self,
         state: &'a mut BindingState<Parts>,
         binding_id: BindingId,

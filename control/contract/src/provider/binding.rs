@@ -1,7 +1,7 @@
 //! Binding a lease over its paths, and changing its keys.
 
 use fabricbios_lease::{BindError, BindOrder, BindingId, Linger, StepError};
-use fabricbios_wire::Binding;
+use fabricbios_wire::{Binding, PeerChange};
 
 use super::{Bindings, Lease, Provider, stranded_unless};
 use crate::Part;
@@ -145,6 +145,33 @@ impl Provider {
             false => merged(&lease.state().bindings),
         };
         rotated.ok_or_else(|| BindError::Refused(no_key("rotate", binding_id)))
+    }
+
+    /// Changes the queue pairs of the lease, on the path that has them.
+    ///
+    /// # Errors
+    /// See [`crate::DataPath::change_peers`].
+    pub fn change_peers(
+        &self,
+        binding_id: BindingId,
+        change: &PeerChange,
+    ) -> Result<Binding, BindError> {
+        let Some(lease) = self.leases().find_or_make(binding_id.lease_id) else {
+            return Err(BindError::Cancelled);
+        };
+        let bindings = lease.state().bindings.clone();
+        let Some(&at) = bindings.iter().find_map(|(at, it)| it.rdma().map(|_| at)) else {
+            let why = format_args!("{binding_id}: the lease has no queue pair now");
+            return Err(BindError::Refused(StepError::new("change peers", why)));
+        };
+        let entry = &self.paths[at];
+        let changed = entry.path.change_peers(binding_id, change);
+        let changed = changed.map_err(|error| match bindings.len() {
+            1 => error,
+            _ => with_path(entry.name, error),
+        })?;
+        lease.state().bindings.insert(at, changed.clone());
+        Ok(merged(&lease.state().bindings).unwrap_or(changed))
     }
 
     /// Retires the old keys on every path that has a key, also after a failure.

@@ -95,6 +95,8 @@ pub(crate) enum Remaking {
     Rotation(Duration),
     /// The client receives the new key when the old one is retired.
     Retirement,
+    /// A change of the queue pairs is ordered and not reported.
+    Peers,
 }
 
 /// The peers of the binding in use, while other peers are being connected.
@@ -114,6 +116,7 @@ pub(crate) struct Cut {
 pub(crate) enum Owed {
     Bind,
     Rotation,
+    Peers,
 }
 
 /// The state, which nothing else changes.
@@ -233,18 +236,19 @@ impl Lease {
         }
     }
 
-    /// The report of a bind or a rotation that a provider owes.
+    /// The report of a bind, a rotation or a change of queue pairs that a provider owes.
     pub(crate) fn owed(&self) -> Option<Owed> {
         match &self.stage {
             Stage::Binding(Making::Ordered) | Stage::Rebinding(_, Remaking::Bind(_)) => {
                 Some(Owed::Bind)
             }
             Stage::Rebinding(_, Remaking::Rotation(_)) => Some(Owed::Rotation),
+            Stage::Rebinding(_, Remaking::Peers) => Some(Owed::Peers),
             _ => self.late,
         }
     }
 
-    /// Whether a bind or a rotation is ordered, or soon, and not reported.
+    /// Whether a bind, a rotation or a change of queue pairs is ordered, or soon, and not reported.
     pub(crate) fn is_on_its_way(&self) -> bool {
         let waits = matches!(self.stage, Stage::Rebinding(_, Remaking::Term(_)));
         waits || self.owed().is_some()

@@ -1,0 +1,118 @@
+//! Queue pairs that join a live binding, or leave it, while the others go on: LEASE_BIND with 0x0211 or 0x0212.
+//!
+//! The generation stays. The path connects the queue pairs that join without rights and opens them only if no cut has come
+//! meanwhile. Those that leave are proved gone before the client is answered. A lease keeps on record the queue pairs of
+//! its last binding, without those that have left: a renewal in the grace time and a restart connect to them alone.
+
+use alloc::{boxed::Box, format, vec::Vec};
+
+use fabricbios_wire::{Binding, LeaseId, PeerChange, RDMA_QUEUE_PAIRS_MAX, Refusal};
+
+use crate::{
+    Asked, BindingId, LeaseTable, Now, Order, State,
+    kinds::check_peers,
+    lease::{Bound, Lease, Remaking},
+    requests::Decision,
+    standing::invalid,
+};
+
+impl LeaseTable {
+    pub(crate) fn change_peers(
+        &mut self,
+        now: Now,
+        asked: &Asked,
+        id: LeaseId,
+        change: &PeerChange,
+    ) -> Decision {
+        let lease = self.check_takes_peers(asked, id)?;
+        match change {
+            // A queue pair beside none: the first binding.
+            PeerChange::Add(peers) if !lease.is_connected() => {
+                return self.bind(now, asked, id, peers);
+            }
+            PeerChange::Add(peers) => {
+                check_peers(peers)?;
+                lease.check_room_for(peers.len())?;
+            }
+            PeerChange::Remove(numbers) => lease.check_has(numbers)?,
+        }
+        let lease = self.begin_peers(asked, id)?;
+        lease.since = Some(now.boot);
+        lease.remakes(Remaking::Peers);
+        let order = Order::ChangePeers(lease.binding_id(), change.clone());
+        self.put(id);
+        self.order(order);
+        self.arm(id);
+        Ok(None)
+    }
+
+    /// The queue pairs have changed. The client is answered when the deadline is acknowledged: the guard may have
+    /// forgotten it while the lease had no queue pair.
+    pub(crate) fn peers_changed(&mut self, now: Now, binding_id: BindingId, binding: Binding) {
+        let expected = [State::Rebinding];
+        let Some(lease) = self.waiting_for(binding_id, "peers changed", &expected) else {
+            return;
+        };
+        lease.forget_peers_that_left(&binding);
+        let generation = lease.generation;
+        lease.is_made(Box::new(Bound {
+            generation,
+            binding,
+        }));
+        self.extend(now, binding_id.lease_id);
+    }
+}
+
+impl Lease {
+    /// Whether queue pairs of a client are connected, or were and have all left.
+    fn is_connected(&self) -> bool {
+        let rdma = self.binding().and_then(|it| it.binding.rdma());
+        rdma.is_some_and(|rdma| rdma.rkey.is_some() || rdma.qp_num == 0)
+    }
+
+    fn check_room_for(&self, joining: usize) -> Result<(), Refusal> {
+        let has = self.binding().map_or(0, |it| numbers(&it.binding).len());
+        if has + joining <= RDMA_QUEUE_PAIRS_MAX {
+            return Ok(());
+        }
+        Err(invalid(format!(
+            "lease {} has {has} queue pairs, and {joining} more are over {RDMA_QUEUE_PAIRS_MAX}; let some leave",
+            self.id
+        )))
+    }
+
+    fn check_has(&self, leaving: &[u32]) -> Result<(), Refusal> {
+        let has = self.binding().map(|it| numbers(&it.binding));
+        let has = has.unwrap_or_default();
+        match leaving.iter().find(|number| !has.contains(number)) {
+            None if self.is_connected() => Ok(()),
+            None => Err(invalid(format!(
+                "lease {} has no connected queue pair that could leave",
+                self.id
+            ))),
+            Some(number) => Err(invalid(format!(
+                "the node has no queue pair {number} of lease {}",
+                self.id
+            ))),
+        }
+    }
+
+    /// The peers on record are those of the first queue pairs, in the same order.
+    fn forget_peers_that_left(&mut self, now_bound: &Binding) {
+        let stay = numbers(now_bound);
+        let before = self.binding().map(|it| numbers(&it.binding));
+        let mut before = before.unwrap_or_default().into_iter();
+        self.peers
+            .retain(|_| before.next().is_none_or(|number| stay.contains(&number)));
+    }
+}
+
+/// The numbers of the node's queue pairs, in order.
+fn numbers(binding: &Binding) -> Vec<u32> {
+    let of = |rdma: &fabricbios_wire::RdmaBinding| {
+        let further = rdma.further.iter().map(|pair| pair.qp_num);
+        let all = core::iter::once(rdma.qp_num).chain(further);
+        all.filter(|number| *number != 0).collect()
+    };
+    binding.rdma().map(of).unwrap_or_default()
+}
