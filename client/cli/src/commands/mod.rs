@@ -11,9 +11,9 @@ mod keep;
 mod lease;
 mod local;
 mod mem;
+mod mooncake;
 mod resource;
 mod run_watch;
-#[allow(dead_code, reason = "the commands that serve come next")]
 mod serve;
 mod stream;
 mod watch;
@@ -71,7 +71,7 @@ pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
     };
     let ends_by_signal = matches!(
         command,
-        Command::Block(Block::Keep(_)) | Command::Lease(Lease::Keep { .. })
+        Command::Block(Block::Keep(_)) | Command::Lease(Lease::Keep { .. }) | Command::Mooncake(_)
     );
     if ends_by_signal {
         let held = signals::hold();
@@ -135,6 +135,7 @@ fn dispatch(node: &Node, identity: &Path, command: Command, output: Output) -> R
         Command::Inventory => inventory::show(node, output),
         Command::Lease(command) => lease::run(node, command, output),
         Command::Mem(command) => mem::run(node, command, output),
+        Command::Mooncake(what) => mooncake::run(node, what, output),
         Command::Block(command) => block::run(node, identity, command, output),
         Command::Gpu(command) => gpu::run(Some(node), command, output),
         // Handled above.

@@ -55,7 +55,8 @@ pub(super) fn listen(address: SocketAddr) -> Result<(SocketAddr, Receiver<Event>
 /// A lease that is followed until its end.
 pub(super) struct Followed {
     node: Node,
-    lease_id: LeaseId,
+    /// The last answer of the node.
+    info: LeaseInfo,
     look_at: Instant,
     /// The end of the term, by the last answer.
     ends: Instant,
@@ -76,7 +77,7 @@ impl Followed {
         let now = Instant::now();
         let mut followed = Self {
             node: node.clone(),
-            lease_id: info.lease_id,
+            info: info.clone(),
             look_at: now,
             ends: now,
         };
@@ -85,7 +86,12 @@ impl Followed {
     }
 
     pub(super) fn lease_id(&self) -> LeaseId {
-        self.lease_id
+        self.info.lease_id
+    }
+
+    /// The last answer of the node.
+    pub(super) fn info(&self) -> &LeaseInfo {
+        &self.info
     }
 
     /// Time until [`Followed::look`] is due.
@@ -96,12 +102,13 @@ impl Followed {
     /// Asks the node, without patience, how the lease ended; `None`: it goes on.
     pub(super) fn look(&mut self) -> Option<String> {
         let node = self.node.patient(Duration::ZERO);
-        match node.lease(Request::LeaseQuery(self.lease_id)) {
+        match node.lease(Request::LeaseQuery(self.lease_id())) {
             Ok(info) => {
                 let how = how_it_ended(&info);
                 if how.is_none() {
                     self.goes_on(info.remaining_ms);
                 }
+                self.info = info;
                 how
             }
             Err(error) if error.is_over() => Some(error.to_string()),
@@ -114,16 +121,25 @@ impl Followed {
 
     /// Gives the lease back.
     pub(super) fn give_back(&mut self) -> End {
-        match self.node.lease(Request::LeaseFree(self.lease_id)) {
-            Ok(info) if info.phase == LeasePhase::Freed => End::Freed,
-            Ok(info) if info.end.as_ref().map(|end| end.cause) == Some(EndCause::Freed) => {
-                End::Freed
+        match self.node.lease(Request::LeaseFree(self.lease_id())) {
+            Ok(info) => {
+                self.info = info;
+                self.freed()
             }
-            Ok(info) => End::Over(how_it_ended(&info).unwrap_or_else(|| info.phase.to_string())),
             Err(error) if error.is_over() => {
                 End::Over(self.look().unwrap_or_else(|| error.to_string()))
             }
             Err(error) => End::Unknown(error.to_string()),
+        }
+    }
+
+    fn freed(&self) -> End {
+        let info = &self.info;
+        let cause = info.end.as_ref().map(|end| end.cause);
+        match info.phase {
+            LeasePhase::Freed => End::Freed,
+            _ if cause == Some(EndCause::Freed) => End::Freed,
+            phase => End::Over(how_it_ended(info).unwrap_or_else(|| phase.to_string())),
         }
     }
 
@@ -137,7 +153,7 @@ impl Followed {
 }
 
 /// How a lease ended; `None`: it goes on, or its end is not proved yet.
-fn how_it_ended(info: &LeaseInfo) -> Option<String> {
+pub(super) fn how_it_ended(info: &LeaseInfo) -> Option<String> {
     match (&info.end, info.phase) {
         (Some(end), _) => Some(lease_text::cause(end)),
         (None, LeasePhase::Binding | LeasePhase::Active) => None,

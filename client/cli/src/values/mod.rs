@@ -14,7 +14,7 @@ pub(crate) use self::{
     affinity::{AffinityWords, affinity},
     kernel::{KernelArgument, dimensions, kernel_argument},
     kv_cache::kv_cache,
-    rdma_peer::rdma_peer,
+    rdma_peer::{path_mtu, rdma_peer},
     transport::{attach_transport, block_transport, transport},
 };
 
@@ -52,7 +52,6 @@ pub(crate) fn offset(text: &str) -> Result<u64, BadValue> {
 }
 
 /// An address of this machine to listen on.
-#[allow(dead_code, reason = "the commands that serve come next")]
 pub(crate) fn listen(text: &str) -> Result<SocketAddr, BadValue> {
     text.parse().map_err(|_not_one| {
         "write ADDR:PORT, such as 127.0.0.1:18515 or [::1]:0 (0: any free port)".into()

@@ -21,6 +21,7 @@ mod inventory;
 mod keep;
 mod local;
 mod mem;
+mod mooncake;
 mod named;
 mod on_the_node;
 mod run_end;
