@@ -12,7 +12,7 @@ import socket
 import struct
 
 import stock_programs
-from checks import Suite, give_back, lab_device, skip
+from checks import Suite, give_back, lab_device, skip, until
 from fabric import ADDRESS, Node
 from rdma_client import Client
 from stock_programs import DEVICE, MOONCAKE, TRANSFER_SECS, Program, engine, stock
@@ -163,6 +163,47 @@ def next_tenant(suite, node, device, former):
         other.free(lease)
 
 
+def exchange(name, kind, message):
+    """One message of the handshake and its answer."""
+    host, _, port = name.rpartition(":")
+    with socket.create_connection((host, int(port)), 10) as connection, connection.makefile("rwb") as pipe:
+        text = json.dumps(message).encode()
+        pipe.write(struct.pack("<QB", len(text) + 1, kind) + text)
+        pipe.flush()
+        length, of = struct.unpack("<QB", pipe.read(9))
+        return of, json.loads(pipe.read(length - 1))
+
+
+def reconnects(suite, node, _device):
+    """A client whose queue pairs are lost makes others; those before are cut, and another client reads on."""
+    tenant = node.tenant("alice")
+    (client, name), (reader, _) = engine(LEASE_BYTES), engine(LEASE_BYTES)
+    with client, reader, Segment(tenant, LONG_SECS) as segment:
+        comes_in(suite, "a reader", reader, segment, DEFAULT)
+        start(suite, "a reader", reader)
+        comes_in(suite, "a client that is to lose its queue pairs", client, segment, DEFAULT)
+        before = queue_pairs(tenant, segment)
+        _, found = exchange(segment.name, 1, {"name": name, "devices": []})
+        # The message of the end, which comes too early here.
+        exchange(name, 0, {"local_nic_path": f"{segment.name}@{found['devices'][0]['name']}", "peer_nic_path": f"{name}@{DEVICE}",
+                           "local_lid": 0, "local_gid": found["devices"][0]["gid"], "qp_num": [], "reply_msg": ""})
+        read = client.ask("read", LEASE_BYTES)
+        suite.equal("it reads with others", (0, OWN), (read["rc"], read["text"]))
+        suite.equal("it has connected them", DEFAULT, segment.event("connected")["queue_pairs"])
+        after = until(lambda: (now := queue_pairs(tenant, segment)) and len(now) == len(before) and now, what="the old queue pairs are cut")
+        suite.equal("two of the lease's queue pairs are others", DEFAULT, len(set(after) - set(before)))
+        suite.check("the reader reads on", not answered(reader), "no answer", None)
+        segment.stop()
+        ended(suite, "given back after a reconnection", reader)
+        suite.equal("the exit status after a reconnection", 0, segment.status())
+
+
+def queue_pairs(tenant, segment):
+    """The numbers of the lease's queue pairs."""
+    rdma = tenant.query(segment.lease)["binding"]["rdma"]
+    return [pair["qp_num"] for pair in rdma.get("qps", [rdma])]
+
+
 def expiry(suite, node, _device):
     """The term ends under a reader."""
     with engine(LEASE_BYTES)[0] as reader, Segment(node.tenant("alice"), TERM_SECS) as segment:
@@ -213,7 +254,7 @@ def main():
         skip(MOONCAKE)
     with Suite("suite_mooncake") as suite:
         with Node("--rdma-strategy", "region", mem_bytes=LEASE_BYTES) as node:
-            for section in (clients, expiry, revoked):
+            for section in (clients, reconnects, expiry, revoked):
                 suite.section(section, suite, node, device)
         with Node("--rdma-strategy", "window", mem_bytes=LEASE_BYTES) as node:
             suite.section(window, suite, node, device)
