@@ -6,6 +6,7 @@ mod gpu;
 mod lease;
 mod local;
 mod mem;
+mod perftest;
 
 use std::{ffi::OsString, path::PathBuf};
 
@@ -22,6 +23,7 @@ pub(crate) use self::{
     lease::Lease,
     local::{End, Enter, Run, RunWatch},
     mem::{Mem, Place, TransportChoice},
+    perftest::Perftest,
 };
 use crate::values::{self, Named};
 
@@ -129,6 +131,7 @@ pub(crate) enum Command {
     /// The process that `run` leaves behind
     #[command(hide = true)]
     RunWatch(RunWatch),
+    Perftest(Perftest),
     /// Show and clear fences: resources that were taken out of service
     #[command(subcommand)]
     Fence(Fence),

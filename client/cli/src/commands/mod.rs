@@ -11,9 +11,9 @@ mod keep;
 mod lease;
 mod local;
 mod mem;
+mod perftest;
 mod resource;
 mod run_watch;
-#[allow(dead_code, reason = "the commands that serve come next")]
 mod serve;
 mod stream;
 mod watch;
@@ -71,7 +71,7 @@ pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
     };
     let ends_by_signal = matches!(
         command,
-        Command::Block(Block::Keep(_)) | Command::Lease(Lease::Keep { .. })
+        Command::Block(Block::Keep(_)) | Command::Lease(Lease::Keep { .. }) | Command::Perftest(_)
     );
     if ends_by_signal {
         let held = signals::hold();
@@ -137,6 +137,7 @@ fn dispatch(node: &Node, identity: &Path, command: Command, output: Output) -> R
         Command::Mem(command) => mem::run(node, command, output),
         Command::Block(command) => block::run(node, identity, command, output),
         Command::Gpu(command) => gpu::run(Some(node), command, output),
+        Command::Perftest(what) => perftest::run(node, &what, output),
         // Handled above.
         Command::Run(_) | Command::RunWatch(_) => Ok(()),
         Command::Fence(command) => fence::run(node, command, output),

@@ -114,15 +114,21 @@ impl Followed {
 
     /// Gives the lease back.
     pub(super) fn give_back(&mut self) -> End {
+        let mut over = self.look();
+        // If it were freed while the node cuts it at its deadline, it would count as freed.
+        while over.is_none() && self.ends <= Instant::now() {
+            thread::sleep(SOON);
+            over = self.look();
+        }
+        if let Some(how) = over {
+            return End::Over(how);
+        }
         match self.node.lease(Request::LeaseFree(self.lease_id)) {
-            Ok(info) if info.phase == LeasePhase::Freed => End::Freed,
-            Ok(info) if info.end.as_ref().map(|end| end.cause) == Some(EndCause::Freed) => {
-                End::Freed
-            }
-            Ok(info) => End::Over(how_it_ended(&info).unwrap_or_else(|| info.phase.to_string())),
-            Err(error) if error.is_over() => {
-                End::Over(self.look().unwrap_or_else(|| error.to_string()))
-            }
+            Ok(info) => match info.end.as_deref().map(|end| end.cause) {
+                Some(EndCause::Freed) | None => End::Freed,
+                Some(_) => End::Over(how_it_ended(&info).unwrap_or_default()),
+            },
+            Err(error) if error.is_over() => End::Over(error.to_string()),
             Err(error) => End::Unknown(error.to_string()),
         }
     }

@@ -52,7 +52,6 @@ pub(crate) fn offset(text: &str) -> Result<u64, BadValue> {
 }
 
 /// An address of this machine to listen on.
-#[allow(dead_code, reason = "the commands that serve come next")]
 pub(crate) fn listen(text: &str) -> Result<SocketAddr, BadValue> {
     text.parse().map_err(|_not_one| {
         "write ADDR:PORT, such as 127.0.0.1:18515 or [::1]:0 (0: any free port)".into()

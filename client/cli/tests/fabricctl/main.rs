@@ -23,6 +23,7 @@ mod local;
 mod mem;
 mod named;
 mod on_the_node;
+mod perftest;
 mod run_end;
 mod show;
 
