@@ -130,8 +130,9 @@ class Segment:
 
     def ended(self):
         """Waits for its end; the cause that it tells, and its exit status."""
-        cause = self.program.answer().get("end_cause")
-        return cause, self.program.process.wait(ANSWER_SECS)
+        while (event := self.program.answer()).get("event") != "ended":
+            pass
+        return event["end_cause"], self.program.process.wait(ANSWER_SECS)
 
     def __enter__(self):
         return self

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm clients timeout=1200
-# covers: rdma verbs arena node/src/kinds/memory
+# covers: rdma verbs arena node/src/kinds/memory client/cli/src/commands/mooncake
 """What a client gets that still uses memory when the memory is somebody else's: a stock Mooncake Transfer Engine on a lease,
 beside two plain engines, Mooncake Store and NIXL. On a lease that must be an error and never a foreign byte; of the others
 the table says what was seen. The short form has the lease's main cases and the two plain engines."""
