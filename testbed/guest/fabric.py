@@ -63,14 +63,17 @@ class Fabric:
         self.identity, self.node, self.daemon = str(identity), node, daemon
         self.pool_ids = {}  # By the paths of pools, as far as known.
 
+    def command(self, *words, as_json=True):
+        """The command line of `fabricctl`, and the environment that it needs."""
+        # Without patience: refusals are not repeated, so that a suite sees each one.
+        environment = {"FABRICBIOS_NODE": self.node, "FABRICBIOS_IDENTITY": self.identity, "FABRICBIOS_PATIENCE_SECS": "0"}
+        return [program("fabricctl"), *(["--json"] if as_json else []), *map(str, words)], environment
+
     def run(self, *words, as_json=True, timeout_secs=60):
         """Runs `fabricctl` and returns the finished process."""
-        command = [program("fabricctl"), *(["--json"] if as_json else [])]
-        # Without patience: refusals are not repeated, so that a suite sees each one.
-        environment = {**os.environ, "FABRICBIOS_NODE": self.node, "FABRICBIOS_IDENTITY": self.identity,
-                       "FABRICBIOS_PATIENCE_SECS": "0"}
-        return subprocess.run([*command, *map(str, words)], capture_output=True, text=True,
-                              timeout=timeout_secs, env=environment, check=False)
+        command, environment = self.command(*words, as_json=as_json)
+        return subprocess.run(command, capture_output=True, text=True,
+                              timeout=timeout_secs, env={**os.environ, **environment}, check=False)
 
     def ask(self, *words):
         """Runs `fabricctl --json` and returns its output; raises Refused."""

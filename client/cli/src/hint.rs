@@ -19,8 +19,9 @@ pub(crate) enum Topic {
 impl From<&Command> for Topic {
     fn from(command: &Command) -> Self {
         match command {
-            Command::Lease(Lease::Alloc(_)) => Self::NewLease,
+            Command::Lease(Lease::Alloc(_)) | Command::Mooncake(_) => Self::NewLease,
             Command::Gpu(what) if what.is_leasing() => Self::NewLease,
+            Command::Perftest(_) => Self::NewLease,
             Command::Lease(_) | Command::Mem(_) | Command::Block(_) | Command::Gpu(_) => {
                 Self::Lease
             }

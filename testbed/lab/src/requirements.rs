@@ -27,16 +27,19 @@ pub enum Need {
     Nextest,
     /// Call `cargo deny`.
     Deny,
+    /// Fetch clients from the Python package index and run them in guests.
+    Clients,
     /// Build and run the NVMe group of blktests, which is no part of `ALL`.
     Blktests,
 }
 
 impl Need {
     /// The needs of the demo, the tests and the lab together.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Guest,
         Self::Build,
         Self::Python,
+        Self::Clients,
         Self::Lint,
         Self::Nextest,
         Self::Deny,
@@ -86,6 +89,12 @@ const BLKTESTS_PACKAGES: [(&str, Option<&str>); 6] = [
     ("xfsprogs", Some("mkfs.xfs")),
 ];
 const PYTHON_PACKAGES: [(&str, Option<&str>); 1] = [("python3", Some("python3"))];
+const CLIENT_PACKAGES: [(&str, Option<&str>); 3] = [
+    // For libcurl, whose package has another name in Debian 13.
+    ("curl", Some("curl")),
+    ("libnuma1", None),
+    ("python3-venv", None),
+];
 const LINT_PACKAGES: [(&str, Option<&str>); 2] =
     [("python3-venv", None), ("shellcheck", Some("shellcheck"))];
 
@@ -320,6 +329,7 @@ fn packages(needs: &[Need]) -> Vec<Package> {
             Need::Build => &BUILD_PACKAGES,
             Need::Python => &PYTHON_PACKAGES,
             Need::Lint => &LINT_PACKAGES,
+            Need::Clients => &CLIENT_PACKAGES,
             Need::Blktests => &BLKTESTS_PACKAGES,
             Need::Nextest | Need::Deny => &[],
         };

@@ -44,6 +44,8 @@ pub struct Wants {
     /// Nothing runs beside the suite, and its guest has two processors on any host: a client continues on one of them
     /// while the node cuts its access on the other.
     pub quiet: bool,
+    /// The suite runs clients from the Python package index. Where they cannot be fetched, it is skipped.
+    pub clients: bool,
     /// The processors of its guests. Without them a guest has one or two, as its host has.
     pub processors: Option<Processors>,
 }
@@ -129,6 +131,7 @@ fn header(text: &str) -> Result<Wants> {
         igb: false,
         systemd: false,
         quiet: false,
+        clients: false,
         processors: None,
     };
     words.try_for_each(|word| wants.read(word))?;
@@ -163,6 +166,7 @@ impl Wants {
             "igb" => self.igb = true,
             "systemd" => self.systemd = true,
             "quiet" => self.quiet = true,
+            "clients" => self.clients = true,
             "smp" => {
                 let cores = u8::try_from(number(value)?)?.max(1);
                 self.processors = Some(Processors::cores(cores.into()));
@@ -177,7 +181,7 @@ impl Wants {
             "boots" => self.boots = u32::try_from(number(value)?)?.max(1),
             _ => bail!(
                 "`{word}`: timeout=SECONDS, disk=NUMBERM, boots=NUMBER, smp=NUMBER, topology=SxCxT, numa=NUMBER, \
-                 alone, igb, systemd or quiet expected"
+                 alone, igb, systemd, quiet or clients expected"
             ),
         }
         Ok(())
@@ -232,6 +236,7 @@ mod tests {
             igb: false,
             systemd: false,
             quiet: false,
+            clients: false,
             processors: None,
         };
         assert_eq!(header("# lab: one-vm\n").unwrap(), plain);
@@ -251,6 +256,8 @@ mod tests {
         assert!(systemd.systemd && !systemd.shares());
         let quiet = header("# lab: one-vm quiet\n").unwrap();
         assert!(quiet.quiet && quiet.shares());
+        let clients = header("# lab: one-vm clients\n").unwrap();
+        assert!(clients.clients && clients.shares());
         let four = header("# lab: one-vm smp=4\n").unwrap();
         assert_eq!(four.processors, Some(Processors::cores(4)));
         let nodes = header("# lab: one-vm topology=2x2x2 numa=2\n").unwrap();

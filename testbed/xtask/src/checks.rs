@@ -1,9 +1,10 @@
 //! The checks of `cargo xtask test` that run on the host.
 
 use crate::affected::Affected;
-use crate::cargo::{self, cargo, output, program};
+use crate::cargo::{self, cargo, program};
 use crate::files;
 use crate::packages::OTHER_WORKSPACES;
+use crate::wheels;
 use anyhow::Result;
 use fabricbios_testbed::{Layout, Outcome};
 use std::fs;
@@ -144,37 +145,10 @@ pub(crate) fn python(layout: &Layout) -> Result<Outcome> {
 /// Lints the Python programs. ruff is no Debian package; a host that cannot fetch it skips this step.
 pub(crate) fn ruff(layout: &Layout) -> Result<Outcome> {
     let place = layout.tools().join("python");
-    let ruff = place.join("bin/ruff").display().to_string();
-    let is_there = || {
-        output(program(layout, &ruff, &["--version"]))
-            .is_ok_and(|it| it.trim().replace(' ', "==") == RUFF)
-    };
-    if !(place.exists() && is_there()) {
-        let pip = place.join("bin/pip").display().to_string();
-        let fetched = [
-            program(
-                layout,
-                "python3",
-                &["-m", "venv", &place.display().to_string()],
-            ),
-            program(
-                layout,
-                &pip,
-                &[
-                    "install",
-                    "--quiet",
-                    "--disable-pip-version-check",
-                    "--only-binary=:all:",
-                    "--retries=1",
-                    "--timeout=15",
-                    RUFF,
-                ],
-            ),
-        ];
-        if fetched.into_iter().try_for_each(cargo::run).is_err() {
-            return Ok(Outcome::Skipped(format!("cannot fetch {RUFF}")));
-        }
+    if wheels::install(layout, &place, &[RUFF]).is_err() {
+        return Ok(Outcome::Skipped(format!("cannot fetch {RUFF}")));
     }
+    let ruff = place.join("bin/ruff").display().to_string();
     passed(program(layout, &ruff, &["check", "--quiet"]))
 }
 

@@ -5,6 +5,7 @@ use crate::cargo::{self, Profile};
 use crate::lab::BootArguments;
 use crate::progress::Progress;
 use crate::suites::GUEST_DIRECTORY;
+use crate::wheels::PYTHON;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use fabricbios_testbed::requirements::{self, Need};
@@ -18,8 +19,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Debug, because the build takes most of the time and the daemon is not on the data path.
 const PROFILE: Profile = Profile::Debug;
 const RDMA_CLASS: &str = "/sys/class/infiniband";
-/// Debian's Python, which has pyverbs; another Python that comes first in the path may not have it.
-const PYTHON: &str = "/usr/bin/python3";
 
 /// The arguments of `cargo xtask demo`.
 #[derive(Debug, Args)]

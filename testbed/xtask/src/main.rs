@@ -10,6 +10,7 @@ mod bench;
 mod blktests;
 mod cargo;
 mod checks;
+mod compare;
 mod demo;
 mod files;
 mod fuzz;
@@ -27,6 +28,7 @@ mod stand_ins;
 mod suites;
 mod test;
 mod toolchain;
+mod wheels;
 
 use clap::{Parser, Subcommand};
 use fabricbios_testbed::Layout;
@@ -64,6 +66,8 @@ enum Task {
     Lines(lines::Arguments),
     /// Run the NVMe group of blktests, from a checkout of it, against a node in a guest
     Blktests(blktests::Arguments),
+    /// Run stock Mooncake and NIXL on a lease and without, and show what each reader gets when its memory is somebody else's
+    Compare(compare::Arguments),
     /// Build the stand-ins of the vendors' GPU libraries, for tests without a GPU, in target/stand-ins
     StandIns,
     /// Run a check that needs another toolchain or target: the oldest Rust, aarch64, Miri
@@ -88,6 +92,7 @@ fn main() -> ExitCode {
         Task::Bench(arguments) => bench::run(&layout, &arguments),
         Task::Lines(arguments) => lines::run(&layout, &arguments),
         Task::Blktests(arguments) => blktests::run(&layout, &arguments),
+        Task::Compare(arguments) => compare::run(&layout, &arguments),
         Task::Lab(arguments) => lab::run(&layout, &arguments),
         Task::StandIns => stand_ins::command(&layout),
         Task::Toolchain(arguments) => toolchain::run_check(&layout, &arguments),

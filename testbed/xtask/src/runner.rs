@@ -146,20 +146,21 @@ impl<'a> Runner<'a> {
                         why,
                         run,
                     }),
-                    (outcome, run) => self.record(name, outcome, run.took),
+                    (outcome, run) => self.record(&suite, outcome, run.took),
                 },
                 Err(error) => {
                     println!("\n== {name}: {}\n{name}: {error:#}", suite.about);
                     let failed = Outcome::Failed(format!("{error:#}"));
-                    self.record(name, failed, Duration::ZERO);
+                    self.record(&suite, failed, Duration::ZERO);
                 }
             }
         }
         lane.close()
     }
 
-    fn record(&self, name: &str, outcome: Outcome, took: Duration) {
-        lock(&self.report).record(name, outcome, took, false);
+    fn record(&self, suite: &Chosen<'_>, outcome: Outcome, took: Duration) {
+        let may_skip = suite.kind.clients();
+        lock(&self.report).record(suite.name, outcome, took, may_skip);
     }
 
     /// Runs a suite and shows its output and its failure.
@@ -226,7 +227,7 @@ impl<'a> Runner<'a> {
             (Outcome::Failed(why.clone()), run.took)
         };
         let for_good = matches!(outcome, Outcome::Failed(_));
-        self.record(suite.name, outcome, took);
+        self.record(suite, outcome, took);
         for_good
     }
 

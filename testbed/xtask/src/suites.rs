@@ -1,6 +1,7 @@
 //! The lab suites: programs under testbed/guest, and Rust tests that need the lab kernel.
 
 use crate::cargo::{self, Profile, Scope};
+use crate::wheels;
 use anyhow::Result;
 use fabricbios_testbed::suite::{self, Machines, Suite};
 use fabricbios_testbed::{Disk, Job, Lab, Layout, Outcome, Prelude, Processors};
@@ -152,6 +153,11 @@ impl Kind {
         }
     }
 
+    /// Whether the suite runs clients from the Python package index, which a host may be unable to fetch.
+    pub(crate) fn clients(&self) -> bool {
+        matches!(self, Self::Program(suite) if suite.wants.clients)
+    }
+
     /// Whether the suite must run alone.
     pub(crate) fn quiet(&self) -> bool {
         matches!(self, Self::Program(suite) if suite.wants.quiet)
@@ -159,6 +165,9 @@ impl Kind {
 
     /// The suite's command, in full length or in the short form. Builds the programs that it needs.
     pub(crate) fn job(&self, full: bool, layout: &Layout, scope: Scope) -> Result<Job> {
+        if self.clients() {
+            wheels::fetch_clients(layout, full);
+        }
         let mut job = match self {
             Kind::Program(suite) => program_job(suite, layout, Profile::Debug),
             Kind::Rust(test) => test.job(layout, scope)?,
@@ -231,6 +240,11 @@ fn program_job(suite: &Suite, layout: &Layout, profile: Profile) -> Job {
     let programs = profile.programs(layout).display().to_string();
     job.environment
         .push(("FABRICBIOS_BIN".to_owned(), programs));
+    if suite.wants.clients {
+        let clients = wheels::place_of_clients(layout).display().to_string();
+        job.environment
+            .push(("FABRICBIOS_CLIENTS".to_owned(), clients));
+    }
     job
 }
 

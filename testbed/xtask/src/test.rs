@@ -188,7 +188,7 @@ fn choose<'a>(all: &'a [Step], only: &[String]) -> Result<Vec<&'a Step>> {
 }
 
 fn steps(suites: &Suites) -> Vec<Step> {
-    use Need::{Build, Deny, Guest, Lint, Nextest, Python};
+    use Need::{Build, Clients, Deny, Guest, Lint, Nextest, Python};
     let host = |name: &str, about, needs, action| Step {
         name: name.to_owned(),
         about,
@@ -302,8 +302,11 @@ fn steps(suites: &Suites) -> Vec<Step> {
     steps.extend(suites.all().enumerate().map(|(index, (name, about))| Step {
         name,
         about,
-        may_skip: false,
-        needs: &[Guest, Build],
+        may_skip: suites.at(index).clients(),
+        needs: match suites.at(index).clients() {
+            true => &[Guest, Build, Clients],
+            false => &[Guest, Build],
+        },
         action: Action::Lab(index),
     }));
     steps

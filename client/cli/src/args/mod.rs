@@ -6,6 +6,8 @@ mod gpu;
 mod lease;
 mod local;
 mod mem;
+mod mooncake;
+mod perftest;
 
 use std::{ffi::OsString, path::PathBuf};
 
@@ -22,6 +24,8 @@ pub(crate) use self::{
     lease::Lease,
     local::{End, Enter, Run, RunWatch},
     mem::{Mem, Place, TransportChoice},
+    mooncake::Mooncake,
+    perftest::Perftest,
 };
 use crate::values::{self, Named};
 
@@ -117,6 +121,9 @@ pub(crate) enum Command {
     /// Read and write leased memory
     #[command(subcommand)]
     Mem(Mem),
+    /// Serve a lease of memory to clients of Mooncake's Transfer Engine, as a segment: print its name, and serve until
+    /// the lease ends, or until SIGINT or SIGTERM, which gives the lease back
+    Mooncake(Mooncake),
     /// Use leased block storage, as a device or without one
     #[command(subcommand)]
     Block(Block),
@@ -129,6 +136,7 @@ pub(crate) enum Command {
     /// The process that `run` leaves behind
     #[command(hide = true)]
     RunWatch(RunWatch),
+    Perftest(Perftest),
     /// Show and clear fences: resources that were taken out of service
     #[command(subcommand)]
     Fence(Fence),

@@ -6,7 +6,7 @@ mod kv_cache;
 mod rdma_peer;
 mod transport;
 
-use std::{convert::Infallible, error::Error, fmt};
+use std::{convert::Infallible, error::Error, fmt, net::SocketAddr};
 
 use fabricbios_wire::{LeaseId, ResourceId, Size, is_tenant_name};
 
@@ -14,7 +14,7 @@ pub(crate) use self::{
     affinity::{AffinityWords, affinity},
     kernel::{KernelArgument, dimensions, kernel_argument},
     kv_cache::kv_cache,
-    rdma_peer::rdma_peer,
+    rdma_peer::{path_mtu, rdma_peer},
     transport::{attach_transport, block_transport, transport},
 };
 
@@ -49,6 +49,13 @@ pub(crate) fn offset(text: &str) -> Result<u64, BadValue> {
     let size: Result<Size, _> = text.parse();
     size.map(|Size(bytes)| bytes)
         .map_err(|error| error.to_string().into())
+}
+
+/// An address of this machine to listen on.
+pub(crate) fn listen(text: &str) -> Result<SocketAddr, BadValue> {
+    text.parse().map_err(|_not_one| {
+        "write ADDR:PORT, such as 127.0.0.1:18515 or [::1]:0 (0: any free port)".into()
+    })
 }
 
 /// The id of a lease.

@@ -54,7 +54,8 @@ fn u24(text: &str) -> Result<u32, BadValue> {
     })
 }
 
-fn path_mtu(text: &str) -> Result<u16, BadValue> {
+/// A path MTU in bytes.
+pub(crate) fn path_mtu(text: &str) -> Result<u16, BadValue> {
     let known = text.parse().ok().filter(|mtu| MTUS.contains(mtu));
     known.ok_or_else(|| format!("mtu {text:?} is not one of 256, 512, 1024, 2048, 4096").into())
 }

@@ -21,8 +21,10 @@ mod inventory;
 mod keep;
 mod local;
 mod mem;
+mod mooncake;
 mod named;
 mod on_the_node;
+mod perftest;
 mod run_end;
 mod show;
 
