@@ -153,7 +153,8 @@ def prepared_key(suite, node, device):
         rdma = lease["binding"]["rdma"]
         if rdma["strategy"] != "region":
             suite.check("a window has no key before", "prepared_rkey" not in rdma and "rkey" not in rdma, "no key", rdma)
-            return alice.free(lease)
+            alice.free(lease)
+            return
         key = rdma["prepared_rkey"]
         suite.check("a prepared key is no key", "rkey" not in rdma, "no rkey", rdma)
         with contextlib.suppress(Refused):
