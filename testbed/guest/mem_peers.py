@@ -137,6 +137,7 @@ def as_many_as_fit(suite, node, device):
         suite.equal("after the refusals the first still reads", (0).to_bytes(8, "big"), clients[0].read(0, 8).data)
         ended = alice.free(lease)
         proof = {step["step"]: step.get("found") for step in ended["proof"]}
+        print(f"   the cut of {MOST} queue pairs took {sum(step['took_us'] for step in ended['proof']) / 1000:.0f} ms", flush=True)
         suite.equal("the proof covers all of them", ("64 times", "64 times"), (proof.get("destroy_qp"), proof.get("restrack")))
         # Each takes half a second: nobody answers.
         dead = clients[:MOST:length(1, 9)]

@@ -216,17 +216,17 @@ impl LeaseTable {
                 lease.in_use_mut().map(|it| it.old_key.take());
                 self.arm(binding_id.lease_id);
             }
-            // The binding with other queue pairs waits for its deadline.
-            Ok(_) if matches!(lease.stage(), Stage::Rebinding(_, Remaking::Made(_))) => {
+            // The binding stays as the last change has reported it: queue pairs may have joined since the retirement.
+            Ok(_) => {
                 lease.in_use_mut().map(|it| it.old_key.take());
-                self.arm(binding_id.lease_id);
-            }
-            Ok(binding) => {
-                lease.has_another_key(binding, None);
-                if lease.state() == State::Rebinding && !lease.step(Event::Bound) {
+                let waits = matches!(lease.stage(), Stage::Rebinding(_, Remaking::Retirement));
+                if waits && !lease.step(Event::Bound) {
                     return;
                 }
-                self.settle(now, binding_id.lease_id);
+                match lease.state() {
+                    State::Rebinding => self.arm(binding_id.lease_id),
+                    _ => self.settle(now, binding_id.lease_id),
+                }
             }
             // A key that cannot be retired ends the lease: a cut has more ways to end access.
             Err(error) => {

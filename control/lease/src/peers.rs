@@ -13,7 +13,7 @@ use crate::{
     kinds::check_peers,
     lease::{Bound, Lease, Remaking},
     requests::Decision,
-    standing::invalid,
+    standing::{busy, invalid},
 };
 
 impl LeaseTable {
@@ -35,7 +35,10 @@ impl LeaseTable {
                 lease.check_room_for(peers.len())?;
             }
             PeerChange::Remove(_) if lease.in_use().is_none() => return Err(lease.busy()),
-            PeerChange::Remove(numbers) => lease.check_has(numbers)?,
+            PeerChange::Remove(numbers) => {
+                lease.check_has(numbers)?;
+                lease.check_keeps_its_keys(numbers)?;
+            }
         }
         let lease = self.begin_peers(asked, id)?;
         lease.since = Some(now.boot);
@@ -47,8 +50,7 @@ impl LeaseTable {
         Ok(None)
     }
 
-    /// The queue pairs have changed. The client is answered when the deadline is acknowledged: the guard may have
-    /// forgotten it while the lease had no queue pair.
+    /// The queue pairs have changed. As after a bind, the client is answered when the deadline is acknowledged.
     pub(crate) fn peers_changed(&mut self, now: Now, binding_id: BindingId, binding: Binding) {
         let expected = [State::Rebinding];
         let Some(lease) = self.waiting_for(binding_id, "peers changed", &expected) else {
@@ -96,6 +98,21 @@ impl Lease {
                 self.id
             ))),
         }
+    }
+
+    /// An old key is retired where the current one is, so a queue pair must stay as long as there is one.
+    fn check_keeps_its_keys(&self, leaving: &[u32]) -> Result<(), Refusal> {
+        let stays = |it: &Bound| {
+            let mut has = numbers(&it.binding).into_iter();
+            has.any(|number| !leaving.contains(&number))
+        };
+        if self.old_key().is_none() || self.binding().is_some_and(stays) {
+            return Ok(());
+        }
+        Err(busy(format!(
+            "lease {}: the key before the last rotation still works, and its last queue pair leaves after that",
+            self.id
+        )))
     }
 
     /// The peers on record are those of the first queue pairs, in the same order.

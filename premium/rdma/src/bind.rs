@@ -245,8 +245,8 @@ impl RdmaPath {
             .hardware
             .new_windows(&parts.window_makers(), binding_id);
         parts.add_windows(windows.map_err(BindError::Failed)?);
-        // Announced before the older binding ends: the guard forgets the deadline of a lease that has no queue pair.
-        self.hardware.announce(parts, binding_id);
+        // Announced before the older binding ends, so that the guard always knows a queue pair of the lease.
+        self.hardware.announce(parts, binding_id, cell.deadline());
         Ok(())
     }
 

@@ -3,11 +3,14 @@
 //! The lock is held while the state is read and while access opens, never during a call that may take long.
 
 use std::{
-    sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError},
+    sync::{
+        Condvar, Mutex, MutexGuard, PoisonError, TryLockError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
-use fabricbios_lease::{Gate, Proof, StepError};
+use fabricbios_lease::{BootTime, Gate, Proof, StepError};
 use fabricbios_wire::Generation;
 
 use super::{
@@ -24,6 +27,8 @@ const WAIT_LIMIT: Duration = Duration::from_secs(60);
 pub(crate) struct BindingCell<P> {
     state: Mutex<BindingState<P>>,
     changed: Condvar,
+    /// The last deadline of the lease, boot time in nanoseconds; 0: none yet.
+    deadline: AtomicU64,
 }
 
 impl<P> Default for BindingCell<P> {
@@ -38,6 +43,7 @@ impl<P> Default for BindingCell<P> {
         Self {
             state: Mutex::new(state),
             changed: Condvar::new(),
+            deadline: AtomicU64::new(0),
         }
     }
 }
@@ -57,6 +63,17 @@ impl<P: Objects> BindingCell<P> {
     /// Wakes the waiting threads, after a change under [`BindingCell::lock`].
     pub(crate) fn wake(&self) {
         self.changed.notify_all();
+    }
+
+    /// Notes the deadline. Never blocks.
+    pub(crate) fn extend(&self, deadline: BootTime) {
+        self.deadline.store(deadline.0, Ordering::SeqCst);
+    }
+
+    /// The last deadline; `None`: no path has one yet, and no client knows the lease.
+    pub(crate) fn deadline(&self) -> Option<BootTime> {
+        let deadline = BootTime(self.deadline.load(Ordering::SeqCst));
+        Some(deadline).filter(|it| it.0 > 0)
     }
 
     pub(crate) fn begin_bind(&self, generation: Generation, has_peer: bool) -> BindStep<P> {

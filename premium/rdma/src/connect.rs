@@ -27,8 +27,9 @@ const SIZES: QueueSizes = QueueSizes {
     send: 4,
     receive: 1,
 };
-/// Entries of the completion queue, for all queue pairs of a lease; only one of them has work outstanding.
-const COMPLETIONS: u8 = 32;
+/// Entries of the completion queue, for all queue pairs of a lease. One piece of work is outstanding at a time, unless a device
+/// that does not answer leaves some behind: at most one for each of two windows of 64 queue pairs.
+const COMPLETIONS: u8 = 160;
 
 /// The extent that tests at the start use.
 pub(super) const FIRST_PAGE: Extent = Extent {

@@ -54,6 +54,12 @@ impl Hardware {
             let done = parts.open.then(|| guard.has_done(binding_id.lease_id));
             done.flatten().inspect(|done| steps.add("before:", done));
         }
+        if parts.left > 0 {
+            steps.add(
+                "before:",
+                format_args!("{} queue pairs left, each proved gone", parts.left),
+            );
+        }
         let taken_down = self.take_down(&mut parts, binding_id, linger, &mut steps);
         if let Some(guard) = &self.guard {
             let numbers = parts.pairs.iter().map(|pair| pair.number);
@@ -79,7 +85,8 @@ impl Hardware {
         steps: &mut Steps,
     ) -> Result<(), Failure> {
         let completions = parts.completions.as_deref();
-        let windows_ended = self.end_windows(&mut parts.pairs, completions, binding_id, steps);
+        let mut pairs: Vec<&mut Pair> = parts.pairs.iter_mut().collect();
+        let windows_ended = self.end_windows(&mut pairs, completions, binding_id, steps);
         if linger == Linger::Brief && parts.open {
             // A region that cannot be deregistered now is tried again after the queue pairs are gone.
             self.end_regions(parts, steps).unwrap_or_default();
@@ -87,7 +94,8 @@ impl Hardware {
                 steps.note("linger", || linger_for(&parts.pairs));
             }
         }
-        self.end_pairs(&mut parts.pairs, windows_ended, steps)?;
+        let mut pairs: Vec<&mut Pair> = parts.pairs.iter_mut().collect();
+        self.end_pairs(&mut pairs, windows_ended, steps)?;
         self.end_regions(parts, steps)
             .map_err(|errno| ("dereg_mr", errno.to_string()))?;
         destroy_rest(parts, steps);
@@ -97,7 +105,7 @@ impl Hardware {
     /// Ends queue pairs whose windows have ended, with proof.
     fn end_pairs(
         &self,
-        pairs: &mut [Pair],
+        pairs: &mut [&mut Pair],
         windows_ended: Result<(), Errno>,
         steps: &mut Steps,
     ) -> Result<(), Failure> {
@@ -113,10 +121,10 @@ impl Hardware {
         Ok(())
     }
 
-    /// Ends some queue pairs of a binding, with proof; the others go on.
+    /// Ends some queue pairs of a binding, with proof; the others go on. After a failure it can be tried again.
     pub(super) fn end_some(
         &self,
-        pairs: &mut [Pair],
+        pairs: &mut [&mut Pair],
         completions: Option<&CompletionQueue>,
         binding_id: BindingId,
     ) -> Result<(), StepError> {
@@ -136,14 +144,15 @@ impl Hardware {
     /// Ends all windows. `Ok`: every window is deallocated or invalidated.
     fn end_windows(
         &self,
-        pairs: &mut [Pair],
+        pairs: &mut [&mut Pair],
         completions: Option<&CompletionQueue>,
         binding_id: BindingId,
         steps: &mut Steps,
     ) -> Result<(), Errno> {
         let mut result = Ok(());
         let until = Instant::now() + INVALIDATE_LIMIT;
-        let invalidate = |pair: &mut Pair| self.invalidate_all(pair, completions, until, steps);
+        let invalidate =
+            |pair: &mut &mut Pair| self.invalidate_all(pair, completions, until, steps);
         let invalidated: Vec<bool> = pairs.iter_mut().map(invalidate).collect();
         for (pair, invalidated) in pairs.iter_mut().zip(invalidated) {
             if let (Err(errno), false) = (self.dealloc_all(&mut pair.windows, steps), invalidated) {

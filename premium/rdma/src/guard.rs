@@ -109,10 +109,17 @@ impl RdmaPath {
         self
     }
 
-    /// Refuses new access while the watchdog is absent. A live lease keeps its access.
+    /// Refuses a binding while the watchdog is absent. A live lease keeps its access.
     pub(super) fn check_guard(&self, binding_id: BindingId) -> Result<(), BindError> {
-        let watched = self.hardware.guard.as_ref().is_none_or(|it| it.watches());
-        if watched || self.is_live(binding_id.lease_id) {
+        match self.is_live(binding_id.lease_id) {
+            true => Ok(()),
+            false => self.check_watched(binding_id),
+        }
+    }
+
+    /// Refuses new access while the watchdog is absent.
+    pub(super) fn check_watched(&self, binding_id: BindingId) -> Result<(), BindError> {
+        if self.hardware.guard.as_ref().is_none_or(|it| it.watches()) {
             return Ok(());
         }
         Err(BindError::Failed(self.hardware.error(
@@ -129,7 +136,14 @@ impl RdmaPath {
 }
 
 impl Hardware {
-    pub(super) fn announce(&self, parts: &BindingParts, binding_id: BindingId) {
+    /// Tells the guard of queue pairs before access opens through them, with the deadline: the guard forgets the deadline
+    /// of a lease that has no queue pair.
+    pub(super) fn announce(
+        &self,
+        parts: &BindingParts,
+        binding_id: BindingId,
+        deadline: Option<BootTime>,
+    ) {
         let Some(guard) = &self.guard else { return };
         for pair in &parts.pairs {
             let Some(queue_pair) = &pair.queue_pair else {
@@ -145,6 +159,9 @@ impl Hardware {
                 port: self.device.port,
             };
             guard.opens(binding_id.lease_id, told);
+        }
+        if let Some(deadline) = deadline {
+            guard.extend(binding_id.lease_id, deadline);
         }
     }
 

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use fabricbios_lease::{Extent, StepError};
 use fabricbios_wire::{LeaseId, ResourceId};
 
-/// Largest number of keys remembered per holder: a forgotten key is at least 64 keys old. The low byte has 256 values,
-/// so a free one is always left.
-const KEYS_PER_HOLDER: usize = 64;
+/// Largest number of keys remembered per holder: a forgotten key is at least 192 keys old, more than 64 queue pairs have with two
+/// windows each. The low byte has 256 values, so a free one is always left.
+const KEYS_PER_HOLDER: usize = 192;
 
 /// The history of each arena. Extents of two arenas may be equal, and must not share a history.
 #[derive(Debug, Default)]

@@ -31,6 +31,8 @@ pub(crate) struct BindingParts {
     pub(super) regions: Vec<MemoryRegion>,
     /// Path MTU of all connections: the smallest that a peer asked for.
     pub(super) mtu_bytes: u16,
+    /// Queue pairs that left before, each proved gone.
+    pub(super) left: usize,
     /// Whether access is open; only then the client may learn the keys.
     pub(super) open: bool,
 }
@@ -69,6 +71,7 @@ impl BindingParts {
             domain: None,
             regions: Vec::new(),
             mtu_bytes,
+            left: 0,
             open: false,
         })
     }
@@ -146,7 +149,7 @@ impl Pair {
         self.queue_pair.as_ref().is_some_and(works)
     }
 
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.queue_pair.is_none() && self.windows.is_empty() && self.unbound_windows.is_empty()
     }
 }

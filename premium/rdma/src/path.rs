@@ -214,6 +214,7 @@ impl DataPath for RdmaPath {
         if cell.is_closed(binding_id.generation) {
             return Err(AlreadyCut);
         }
+        cell.extend(deadline);
         if let Some(guard) = &self.hardware.guard {
             guard.extend(binding_id.lease_id, deadline);
         }

@@ -38,7 +38,7 @@ impl RdmaPath {
     ) -> Result<Binding, BindError> {
         let mut checked = peers.iter().map(|peer| self.hardware.check_peer(peer));
         checked.try_for_each(|it| it).map_err(BindError::Refused)?;
-        self.check_guard(binding_id)?;
+        self.check_watched(binding_id)?;
         let joining = cell.begin_change(|state| self.prepare_beside(state, binding_id, peers));
         let mut joining = joining.map_err(BindError::Refused)?;
         // Without the lock: the kernel may take long.
@@ -57,10 +57,9 @@ impl RdmaPath {
             true => Vec::new(),
             false => vec![joining],
         };
-        match (self.tidy(cell, left, binding_id), joined) {
-            (Err(error), Err(_)) => Err(BindError::Stranded(error)),
-            (_, joined) => joined,
-        }
+        // They have no access: what cannot be destroyed now is a leftover.
+        self.tidy(cell, left, binding_id).unwrap_or_default();
+        joined
     }
 
     /// Checks that the queue pairs may join. Returns what they share with the others.
@@ -107,11 +106,11 @@ impl RdmaPath {
         hardware.connect_all(joining, binding_id, peers, give_up)?;
         let windows = hardware.new_windows(&joining.window_makers(), binding_id);
         joining.add_windows(windows.map_err(failed)?);
-        hardware.announce(joining, binding_id);
+        hardware.announce(joining, binding_id, cell.deadline());
         Ok(())
     }
 
-    /// Opens the queue pairs as part of the binding, if it is still live. After a failure they are in `joining` again.
+    /// Opens the queue pairs as part of the binding, if it is still live. After a failure `joining` has those that give no access.
     fn join(
         &self,
         state: &mut BindingState<Parts>,
@@ -122,11 +121,22 @@ impl RdmaPath {
         let parts = parts.map_err(BindError::Failed)?;
         let first = parts.pairs.len();
         parts.pairs.append(&mut joining.pairs);
-        if let Err(error) = self.hardware.open_access(parts, first, binding_id) {
-            joining.pairs = parts.pairs.split_off(first);
-            return Err(BindError::Failed(error));
+        let Err(error) = self.hardware.open_access(parts, first, binding_id) else {
+            return Ok(self.hardware.binding(parts));
+        };
+        // Some of them may be open. They end under the lock, or stay in the binding for its cut.
+        let completions = parts.completions.as_deref();
+        let mut failed: Vec<&mut Pair> = parts.pairs[first..].iter_mut().collect();
+        let ended = self.hardware.end_some(&mut failed, completions, binding_id);
+        if let Err(left) = ended {
+            tracing::warn!(error = %left, "a queue pair that could not join stays until the cut");
         }
-        Ok(self.hardware.binding(parts))
+        let is_gone = |pair: &Pair| pair.proven_gone;
+        let failed = parts.pairs.split_off(first).into_iter();
+        let (gone, stay): (Vec<_>, Vec<_>) = failed.partition(is_gone);
+        parts.pairs.extend(stay);
+        joining.pairs = gone;
+        Err(BindError::Failed(error))
     }
 
     fn remove_pairs(
@@ -138,51 +148,53 @@ impl RdmaPath {
         let live = |state: &mut BindingState<Parts>| self.live(state, binding_id, STEP).map(|_| ());
         cell.begin_change(live).map_err(BindError::Refused)?;
         let mut state = cell.lock();
+        let mut left = None;
         let removed = self.live(&mut state, binding_id, STEP);
         let removed = removed.map_err(BindError::Failed).and_then(|parts| {
-            let left = self.end_these(parts, binding_id, numbers)?;
-            Ok((self.hardware.binding(parts), left))
+            let ended = self.end_these(parts, binding_id, numbers);
+            left = self.take_ended(parts, binding_id);
+            ended.map_err(BindError::Failed)?;
+            Ok(self.hardware.binding(parts))
         });
-        let removed = removed.map(|(binding, left)| {
-            state.leftovers.extend(left);
-            binding
-        });
+        state.leftovers.extend(left);
         state.changing = false;
         drop(state);
         cell.wake();
         removed
     }
 
-    /// Ends these queue pairs. Those that could not be ended stay in the binding. Returns objects that give no access and
-    /// could not be destroyed.
+    /// Ends these queue pairs.
     fn end_these(
         &self,
         parts: &mut BindingParts,
         binding_id: BindingId,
         numbers: &[u32],
-    ) -> Result<Option<Parts>, BindError> {
-        let leaves = |pair: &Pair| numbers.contains(&pair.number);
-        let (mut leaving, stay) = std::mem::take(&mut parts.pairs)
-            .into_iter()
-            .partition(leaves);
-        parts.pairs = stay;
+    ) -> Result<(), StepError> {
         if let Some(guard) = &self.hardware.guard {
             guard.moves();
         }
+        let pairs = parts.pairs.iter_mut();
+        let mut leaving: Vec<_> = pairs.filter(|it| numbers.contains(&it.number)).collect();
         let completions = parts.completions.as_deref();
-        let ended = self
-            .hardware
-            .end_some(&mut leaving, completions, binding_id);
-        if let Err(error) = ended {
-            parts.pairs.append(&mut leaving);
-            return Err(BindError::Failed(error));
-        }
+        self.hardware
+            .end_some(&mut leaving, completions, binding_id)
+    }
+
+    /// Takes the queue pairs that are proved gone out of the binding; the others keep their places. Returns objects that give
+    /// no access and could not be destroyed.
+    fn take_ended(&self, parts: &mut BindingParts, binding_id: BindingId) -> Option<Parts> {
+        let is_gone = |pair: &Pair| pair.proven_gone;
+        let (gone, stay) = std::mem::take(&mut parts.pairs)
+            .into_iter()
+            .partition(is_gone);
+        parts.pairs = stay;
+        let mut left = BindingParts::new(parts.bytes.clone(), parts.mtu_bytes);
+        left.pairs = gone;
+        parts.left += left.pairs.len();
         if let Some(guard) = &self.hardware.guard {
             let ends = |pair: &Pair| guard.ends(binding_id.lease_id, pair.number);
-            leaving.iter().for_each(ends);
+            left.pairs.iter().for_each(ends);
         }
-        let mut left = BindingParts::new(parts.bytes.clone(), parts.mtu_bytes);
-        left.pairs = leaving;
-        Ok(Some(left).filter(|left| !left.is_empty()))
+        Some(left).filter(|left| !left.is_empty())
     }
 }

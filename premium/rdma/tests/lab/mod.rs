@@ -88,6 +88,16 @@ impl Lab {
         })));
     }
 
+    /// Makes this step fail once, at its second call from now on.
+    pub(crate) fn fail_second(&self, step: &'static str) {
+        let calls = Mutex::new(0);
+        self.calls.fail(Fails::If(Box::new(move |it| {
+            let mut calls = calls.lock().unwrap();
+            *calls += usize::from(it == step);
+            it == step && *calls == 2
+        })));
+    }
+
     /// Destroys everything, and checks that the test has left nothing behind.
     pub(crate) fn close(self) {
         drop(self.backend);

@@ -197,7 +197,7 @@ fn a_binding_that_cannot_be_opened_says_that_the_one_before_is_gone() {
 }
 
 /// The name of the step that opens access.
-const OPENS: &str = match STRATEGY {
+pub(super) const OPENS: &str = match STRATEGY {
     Strategy::Region => "modify_qp access",
     _ => "bind_mw",
 };

@@ -102,6 +102,22 @@ fn a_lease_that_moves_to_another_queue_pair_is_never_without_one_that_is_told() 
 
 #[test]
 #[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn the_deadline_of_a_lease_without_a_queue_pair_is_told_before_its_first_one_opens() {
+    let (lab, guard) = guarded();
+    lab.bind(binding_id(1, 1), pages(0, 1), None).unwrap();
+    lab.backend.extend(binding_id(1, 1), BootTime(7)).unwrap();
+    guard.said.lock().unwrap().clear();
+    let first = client();
+    let rdma = lab.bind(binding_id(1, 2), pages(0, 1), Some(first.peer()));
+    let opens = format!("opens 1 {}", rdma.unwrap().qp_num);
+    assert_eq!(*guard.said.lock().unwrap(), [&opens, "extend 1 7"]);
+    lab.cut_and_release(binding_id(1, 2), pages(0, 1));
+    first.close().unwrap();
+    lab.close();
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
 fn a_queue_pair_is_shut_from_outside_alone_and_its_process_cuts_it_as_usual() {
     let (lab, guard) = guarded();
     let before = kernel_objects();

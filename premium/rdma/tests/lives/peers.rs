@@ -6,7 +6,7 @@ use fabricbios_lease::{BindError, BindingId, BootTime};
 use fabricbios_rdma::{RdmaRequester, RequestError};
 use fabricbios_wire::{PeerChange, RdmaBinding, RdmaPeer};
 
-use super::guard::guarded;
+use super::{binding::OPENS, guard::guarded};
 use crate::lab::{Lab, binding_id, client, kernel_objects, nobody, pages};
 
 /// Lets these peers join. Returns the coordinates of each.
@@ -73,6 +73,44 @@ fn a_peer_that_cannot_join_takes_nothing_from_the_others() {
     assert!(write(&mut first, &rdma, 3).is_err());
     first.close().unwrap();
     second.close().unwrap();
+    lab.close();
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn if_the_second_of_two_cannot_open_neither_joins() {
+    let lab = Lab::open();
+    let (mut first, rdma) = lab.grant(1, pages(0, 1));
+    let (second, third) = (client(), client());
+    let before = kernel_objects();
+    lab.fail_second(OPENS);
+    let failed = join(&lab, binding_id(1, 1), vec![second.peer(), third.peer()]);
+    let Err(BindError::Failed(error)) = failed else {
+        panic!("{failed:?}")
+    };
+    assert_eq!(error.step.name(), OPENS);
+    assert_eq!(kernel_objects(), before);
+    write(&mut first, &rdma, 1).unwrap();
+    lab.cut_and_release(binding_id(1, 1), pages(0, 1));
+    for client in [first, second, third] {
+        client.close().unwrap();
+    }
+    lab.close();
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_peer_that_cannot_be_reached_fences_nobody_when_its_queue_pair_stays_too() {
+    let lab = Lab::open();
+    let before = kernel_objects();
+    let (mut first, rdma) = lab.grant(1, pages(0, 1));
+    lab.fail_next(&["destroy_qp"]);
+    let refused = join(&lab, binding_id(1, 1), vec![nobody()]);
+    assert!(matches!(refused, Err(BindError::Refused(_))), "{refused:?}");
+    write(&mut first, &rdma, 1).unwrap();
+    lab.cut_and_release(binding_id(1, 1), pages(0, 1));
+    first.close().unwrap();
+    assert_eq!(kernel_objects(), before);
     lab.close();
 }
 
@@ -160,11 +198,15 @@ fn the_guard_knows_who_joins_before_access_opens_and_until_the_proof() {
     let joined = join(&lab, binding_id(1, 1), vec![second.peer()]).unwrap();
     let number = joined[0].qp_num;
     let [opens, ends] = ["opens", "ends"].map(|it| format!("{it} 1 {number}"));
-    assert_eq!(*guard.said.lock().unwrap(), [&*opens]);
+    let extend = "extend 1 7";
+    assert_eq!(*guard.said.lock().unwrap(), [&*opens, extend]);
     lab.backend
         .change_peers(binding_id(1, 1), &leaves(&joined))
         .unwrap();
-    assert_eq!(*guard.said.lock().unwrap(), [&opens, "moves", &ends]);
+    assert_eq!(
+        *guard.said.lock().unwrap(),
+        [&*opens, extend, "moves", &ends]
+    );
     let third = client();
     let outside = join(&lab, binding_id(1, 1), vec![third.peer()]).unwrap();
     guard.said.lock().unwrap().clear();

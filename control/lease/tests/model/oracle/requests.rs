@@ -417,6 +417,13 @@ impl Oracle {
             if !right {
                 return Err(LeaseError::InvalidArgs);
             }
+            let empties = match change {
+                PeerChange::Add(_) => false,
+                PeerChange::Remove(numbers) => lease.pairs.iter().all(|it| numbers.contains(it)),
+            };
+            if empties && lease.old != OldKey::None {
+                return Err(LeaseError::ResourceBusy);
+            }
             self.turn_to_bind(&lease.tenant)?;
             match (lease.life, lease.old) {
                 (Life::InUse, _) if lease.extending.is_some() => Err(LeaseError::ResourceBusy),
