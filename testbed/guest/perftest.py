@@ -39,6 +39,10 @@ class Perftest:
                 raise TimeoutError(f"{what}: not within {timeout_secs} s; events {self.events}, failures {self.failures}")
             return find()
 
+    def has(self, event):
+        """Whether there was an event of this name."""
+        return any(it["event"] == event for it in self.events)
+
     def wait_for(self, event, since=0, timeout_secs=60):
         """The first event of this name behind the first `since`."""
         return self._wait(lambda: next((it for it in self.events[since:] if it["event"] == event), None), event, timeout_secs)
