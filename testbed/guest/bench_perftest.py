@@ -11,8 +11,8 @@ import subprocess
 import sys
 
 from checks import lab_device, skip
-from fabric import ADDRESS, Node
-from perftest_shim import PORT, Shim
+from fabric import Node
+from perftest import Perftest, device_of
 
 # Tool, bytes a message, messages a run, title of the column, whether more is better, further options. One write
 # outstanding makes bandwidth the reciprocal of latency.
@@ -20,6 +20,7 @@ MEASURED = (("ib_write_bw", 65536, 500, "BW average", True),
             ("ib_read_bw", 65536, 500, "BW average", True),
             ("ib_write_bw", 1024, 2000, "BW average", True, "-t", "1", "-Q", "1"),
             ("ib_read_lat", 8, 1000, "t_typical", False))
+STOCK_PORT = 18516
 # As many as a lease answers at once. By itself perftest would use the device's 128, and the comparison would measure
 # that difference.
 OUTSTANDING_READS = 16
@@ -29,7 +30,7 @@ RUN_SECS = 120
 def command(tool, size, count, port, options, *server):
     """The same command line for both sides."""
     reads = ["-o", str(OUTSTANDING_READS)] if "read" in tool else []
-    return [tool, "-d", "rxe0", "-x", "1", "-F", *reads, *options, "-s", str(size), "-n", str(count), "-p", str(port), *server]
+    return [*device_of(tool), *reads, *options, "-s", str(size), "-n", str(count), "-p", str(port), *server]
 
 
 def listening(port):
@@ -40,7 +41,7 @@ def listening(port):
 
 def client(tool, size, count, port, column, options):
     """Runs the client and returns its number."""
-    ran = subprocess.run(command(tool, size, count, port, options, ADDRESS), capture_output=True, text=True,
+    ran = subprocess.run(command(tool, size, count, port, options, "127.0.0.1"), capture_output=True, text=True,
                          timeout=RUN_SECS, check=False)
     rows = [line.split() for line in ran.stdout.splitlines() if line.split()[:2] == [str(size), str(count)]]
     if ran.returncode or not rows:
@@ -51,13 +52,13 @@ def client(tool, size, count, port, column, options):
 
 def stock(tool, size, count, column, options):
     """The number against perftest's own server."""
-    with subprocess.Popen(command(tool, size, count, PORT + 1, options), stdout=subprocess.DEVNULL,
+    with subprocess.Popen(command(tool, size, count, STOCK_PORT, options), stdout=subprocess.DEVNULL,
                           stderr=subprocess.DEVNULL) as server:
         try:
-            while not listening(PORT + 1):
+            while not listening(STOCK_PORT):
                 if server.poll() is not None:
                     raise RuntimeError(f"{tool}: the server ended with {server.returncode}")
-            return client(tool, size, count, PORT + 1, column, options)
+            return client(tool, size, count, STOCK_PORT, column, options)
         finally:
             server.kill()
 
@@ -67,10 +68,10 @@ def spread(numbers):
     return f"{statistics.median(numbers):9.2f} ({min(numbers):.2f} to {max(numbers):.2f})"
 
 
-def compare(pairs, tool, size, count, column, more_is_better, *options):
+def compare(pairs, leased_port, tool, size, count, column, more_is_better, *options):
     """Interleaved pairs, each side first in turn; prints both and the ratio leased to stock."""
     sides = {"stock": lambda: stock(tool, size, count, column, options),
-             "leased": lambda: client(tool, size, count, PORT, column, options)}
+             "leased": lambda: client(tool, size, count, leased_port, column, options)}
     taken = {"stock": [], "leased": []}
     for pair in range(pairs):
         for side in sorted(sides, reverse=bool(pair % 2)):
@@ -90,9 +91,9 @@ def main():
     for tool in ("ib_write_bw", "ib_read_lat"):
         if not shutil.which(tool):
             skip(f"{tool} (Debian package perftest)")
-    with Node() as node, Shim(node.tenant("bench"), 1 << 20):
+    with Node() as node, Perftest(node.tenant("bench"), 1 << 20) as leases:
         for measured in MEASURED:
-            compare(pairs, *measured)
+            compare(pairs, leases.port, *measured)
     return 0
 
 

@@ -140,7 +140,10 @@ impl Followed {
                     Some(_) => End::Over(how_it_ended(&self.info).unwrap_or_default()),
                 }
             }
-            Err(error) if error.is_over() => End::Over(error.to_string()),
+            // It ended meanwhile.
+            Err(error) if error.is_over() => {
+                End::Over(self.look().unwrap_or_else(|| error.to_string()))
+            }
             Err(error) => End::Unknown(error.to_string()),
         }
     }
