@@ -21,6 +21,7 @@ impl From<&Command> for Topic {
         match command {
             Command::Lease(Lease::Alloc(_)) | Command::Mooncake(_) => Self::NewLease,
             Command::Gpu(what) if what.is_leasing() => Self::NewLease,
+            Command::Perftest(_) => Self::NewLease,
             Command::Lease(_) | Command::Mem(_) | Command::Block(_) | Command::Gpu(_) => {
                 Self::Lease
             }

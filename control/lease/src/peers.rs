@@ -1,8 +1,8 @@
 //! Queue pairs that join a live binding, or leave it, while the others go on: LEASE_BIND with 0x0211 or 0x0212.
 //!
 //! The generation stays. The path connects the queue pairs that join without rights and opens them only if no cut has come
-//! meanwhile. Those that leave are proved gone before the client is answered. A lease keeps on record the queue pairs of
-//! its last binding, without those that have left: a renewal in the grace time and a restart connect to them alone.
+//! meanwhile. Those that leave are proved gone before the client is answered. A renewal in the grace time connects to the
+//! queue pairs that the last binding named, without those that have left, and to none that joined.
 
 use alloc::{boxed::Box, format, vec::Vec};
 
@@ -34,6 +34,7 @@ impl LeaseTable {
                 check_peers(peers)?;
                 lease.check_room_for(peers.len())?;
             }
+            PeerChange::Remove(_) if lease.in_use().is_none() => return Err(lease.busy()),
             PeerChange::Remove(numbers) => lease.check_has(numbers)?,
         }
         let lease = self.begin_peers(asked, id)?;

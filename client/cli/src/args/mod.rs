@@ -7,6 +7,7 @@ mod lease;
 mod local;
 mod mem;
 mod mooncake;
+mod perftest;
 
 use std::{ffi::OsString, path::PathBuf};
 
@@ -24,6 +25,7 @@ pub(crate) use self::{
     local::{End, Enter, Run, RunWatch},
     mem::{Mem, Place, TransportChoice},
     mooncake::Mooncake,
+    perftest::Perftest,
 };
 use crate::values::{self, Named};
 
@@ -134,6 +136,7 @@ pub(crate) enum Command {
     /// The process that `run` leaves behind
     #[command(hide = true)]
     RunWatch(RunWatch),
+    Perftest(Perftest),
     /// Show and clear fences: resources that were taken out of service
     #[command(subcommand)]
     Fence(Fence),

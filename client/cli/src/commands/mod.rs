@@ -12,6 +12,7 @@ mod lease;
 mod local;
 mod mem;
 mod mooncake;
+mod perftest;
 mod resource;
 mod run_watch;
 mod serve;
@@ -71,7 +72,10 @@ pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
     };
     let ends_by_signal = matches!(
         command,
-        Command::Block(Block::Keep(_)) | Command::Lease(Lease::Keep { .. }) | Command::Mooncake(_)
+        Command::Block(Block::Keep(_))
+            | Command::Lease(Lease::Keep { .. })
+            | Command::Mooncake(_)
+            | Command::Perftest(_)
     );
     if ends_by_signal {
         let held = signals::hold();
@@ -138,6 +142,7 @@ fn dispatch(node: &Node, identity: &Path, command: Command, output: Output) -> R
         Command::Mooncake(what) => mooncake::run(node, what, output),
         Command::Block(command) => block::run(node, identity, command, output),
         Command::Gpu(command) => gpu::run(Some(node), command, output),
+        Command::Perftest(what) => perftest::run(node, &what, output),
         // Handled above.
         Command::Run(_) | Command::RunWatch(_) => Ok(()),
         Command::Fence(command) => fence::run(node, command, output),

@@ -55,6 +55,7 @@ pub(super) fn listen(address: SocketAddr) -> Result<(SocketAddr, Receiver<Event>
 /// A lease that is followed until its end.
 pub(super) struct Followed {
     node: Node,
+    lease_id: LeaseId,
     /// The last answer of the node.
     info: LeaseInfo,
     look_at: Instant,
@@ -77,6 +78,7 @@ impl Followed {
         let now = Instant::now();
         let mut followed = Self {
             node: node.clone(),
+            lease_id: info.lease_id,
             info: info.clone(),
             look_at: now,
             ends: now,
@@ -86,7 +88,7 @@ impl Followed {
     }
 
     pub(super) fn lease_id(&self) -> LeaseId {
-        self.info.lease_id
+        self.lease_id
     }
 
     /// The last answer of the node.
@@ -102,7 +104,7 @@ impl Followed {
     /// Asks the node, without patience, how the lease ended; `None`: it goes on.
     pub(super) fn look(&mut self) -> Option<String> {
         let node = self.node.patient(Duration::ZERO);
-        match node.lease(Request::LeaseQuery(self.lease_id())) {
+        match node.lease(Request::LeaseQuery(self.lease_id)) {
             Ok(info) => {
                 let how = how_it_ended(&info);
                 if how.is_none() {
@@ -121,25 +123,25 @@ impl Followed {
 
     /// Gives the lease back.
     pub(super) fn give_back(&mut self) -> End {
-        match self.node.lease(Request::LeaseFree(self.lease_id())) {
+        let mut over = self.look();
+        // If it were freed while the node cuts it at its deadline, it would count as freed.
+        while over.is_none() && self.ends <= Instant::now() {
+            thread::sleep(SOON);
+            over = self.look();
+        }
+        if let Some(how) = over {
+            return End::Over(how);
+        }
+        match self.node.lease(Request::LeaseFree(self.lease_id)) {
             Ok(info) => {
                 self.info = info;
-                self.freed()
+                match self.info.end.as_deref().map(|end| end.cause) {
+                    Some(EndCause::Freed) | None => End::Freed,
+                    Some(_) => End::Over(how_it_ended(&self.info).unwrap_or_default()),
+                }
             }
-            Err(error) if error.is_over() => {
-                End::Over(self.look().unwrap_or_else(|| error.to_string()))
-            }
+            Err(error) if error.is_over() => End::Over(error.to_string()),
             Err(error) => End::Unknown(error.to_string()),
-        }
-    }
-
-    fn freed(&self) -> End {
-        let info = &self.info;
-        let cause = info.end.as_ref().map(|end| end.cause);
-        match info.phase {
-            LeasePhase::Freed => End::Freed,
-            _ if cause == Some(EndCause::Freed) => End::Freed,
-            phase => End::Over(how_it_ended(info).unwrap_or_else(|| phase.to_string())),
         }
     }
 

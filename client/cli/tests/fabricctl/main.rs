@@ -24,6 +24,7 @@ mod mem;
 mod mooncake;
 mod named;
 mod on_the_node;
+mod perftest;
 mod run_end;
 mod show;
 

@@ -39,6 +39,7 @@ struct State {
     ended: Option<(LeasePhase, EndCause)>,
     /// Requests that change queue pairs are refused: the lease has just expired.
     refuses: bool,
+    renewed: bool,
 }
 
 impl World {
@@ -54,6 +55,7 @@ impl World {
             rdma,
             ended: None,
             refuses: false,
+            renewed: false,
         };
         let world = Self(Arc::new(Mutex::new(state)));
         let answers = world.clone();
@@ -79,6 +81,7 @@ impl World {
             },
             Request::LeaseFree(_) => state.ended = Some((LeasePhase::Freed, EndCause::Freed)),
             Request::LeaseQuery(_) => {}
+            Request::LeaseRenew { lease_secs: 60, .. } => state.renewed = true,
             other => panic!("{other:?}"),
         }
         let mut info = state.info();
@@ -121,7 +124,7 @@ impl State {
 
     /// With little time left, so that the command looks often.
     fn info(&self) -> LeaseInfo {
-        let mut info = lease(100);
+        let mut info = lease(if self.renewed { 3_600_000 } else { 100 });
         match self.ended {
             None => info.binding.kind = fabricbios_wire::KindBinding::Mem(Some(self.rdma.clone())),
             Some((phase, cause)) => {
@@ -150,8 +153,12 @@ struct Served {
 
 impl Served {
     fn start(node: &FakeNode) -> Self {
-        let line = "--json mooncake --bytes 1MiB --secs 60";
-        let mut command = command(node, line);
+        Self::start_with(node, "")
+    }
+
+    fn start_with(node: &FakeNode, more: &str) -> Self {
+        let line = format!("--json mooncake --bytes 1MiB --secs 60 {more}");
+        let mut command = command(node, &line);
         let pipes = command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = pipes.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -408,6 +415,17 @@ fn an_end_that_nobody_asked_for_is_a_failure_and_the_end_of_the_term_is_none() {
         }
         assert!(!changes(&node).contains(&"free".to_owned()));
     }
+}
+
+#[test]
+fn a_lease_that_is_to_be_renewed_is_and_its_end_is_a_failure() {
+    let (world, node) = World::new(RdmaStrategy::Region);
+    let mut served = Served::start_with(&node, "--renew");
+    let renewed = served.event("renewed");
+    assert_eq!(renewed["expires_at_unix_ms"], 1_800_003_600_000_u64);
+    world.end(LeasePhase::Expired, EndCause::Expired);
+    served.event("ended");
+    assert_eq!(served.finish().status.code(), Some(4));
 }
 
 #[test]

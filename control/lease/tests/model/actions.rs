@@ -98,6 +98,10 @@ pub(crate) enum Action {
     Free(Asker, usize),
     Bind(Asker, usize, Peer),
     Rotate(Asker, usize, u32),
+    /// Queue pairs of the client join the binding in use.
+    Join(Asker, usize, Peer),
+    /// Queue pairs of the node leave it, by number.
+    Leave(Asker, usize, u32),
     Revoke(Asker, usize),
     ClearFence(Asker, usize),
     Drain,
@@ -290,6 +294,8 @@ pub(crate) fn action() -> impl Strategy<Value = Action> {
         3 => (asker(), who()).prop_map(|(a, w)| Action::Free(a, w)),
         4 => (asker(), who(), peer()).prop_map(|(a, w, p)| Action::Bind(a, w, p)),
         5 => (asker(), who(), overlap).prop_map(|(a, w, o)| Action::Rotate(a, w, o)),
+        4 => (asker(), who(), peer()).prop_map(|(a, w, p)| Action::Join(a, w, p)),
+        4 => (asker(), who(), 17..24u32).prop_map(|(a, w, n)| Action::Leave(a, w, n)),
         2 => (boss(), who()).prop_map(|(a, w)| Action::Revoke(a, w)),
         3 => (boss(), 0..10usize).prop_map(|(a, w)| Action::ClearFence(a, w)),
         (1) => prop::bool::weighted(0.2).prop_map(|drain| match drain {

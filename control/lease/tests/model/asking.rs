@@ -82,6 +82,7 @@ impl Pair {
             Request::LeaseRenew { lease_secs, .. } => oracle.renew(ticket, asker, *id, lease_secs),
             Request::LeaseFree(_) => oracle.free(ticket, asker, *id),
             Request::LeaseBind { peers, .. } => oracle.bind(ticket, asker, *id, &peers),
+            Request::LeasePeers { change, .. } => oracle.change_peers(ticket, asker, *id, &change),
             Request::LeaseRotate { overlap_ms, .. } => {
                 oracle.rotate(ticket, asker, *id, overlap_ms);
             }
@@ -104,6 +105,7 @@ pub(super) fn about(request: &Request) -> Option<LeaseId> {
     match request {
         Request::LeaseRenew { lease_id, .. }
         | Request::LeaseBind { lease_id, .. }
+        | Request::LeasePeers { lease_id, .. }
         | Request::LeaseRotate { lease_id, .. }
         | Request::LeaseFree(lease_id)
         | Request::LeaseRevoke(lease_id) => Some(*lease_id),

@@ -156,6 +156,10 @@ impl Pair {
             self.seen.invariant_what_is_told_works(&holders);
             let rdma = holders.binding.rdma().cloned();
             let previous = rdma.as_ref().and_then(|rdma| rdma.previous);
+            let pairs = rdma
+                .as_ref()
+                .map_or(0, |it| it.further.len() + usize::from(it.qp_num != 0));
+            assert_eq!(pairs, lease.pairs.len(), "{lease:?}");
             let (keys, old) = lease.told();
             let old = old.map(|(rkey, until)| (rkey, (until - now) / 1_000_000));
             assert_eq!(Keys::of(&holders.binding), keys, "{lease:?}");

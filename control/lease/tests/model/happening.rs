@@ -117,6 +117,7 @@ impl Pair {
             | Report::BindProgress(binding_id)
             | Report::Rotate(binding_id, _)
             | Report::RetireKey(binding_id, _)
+            | Report::PeersChanged(binding_id, _)
             | Report::Cut(binding_id, _)
             | Report::EndBegan(binding_id)
             | Report::CutMoves(binding_id)
@@ -236,6 +237,7 @@ pub(super) fn answers(report: &Report, order: &Order) -> bool {
             *binding_id == order.binding_id
         }
         (Report::Rotate(binding_id, _), Order::Rotate(of))
+        | (Report::PeersChanged(binding_id, _), Order::ChangePeers(of, _))
         | (Report::RetireKey(binding_id, _) | Report::EndBegan(binding_id), Order::RetireKey(of))
         | (
             Report::Cut(binding_id, _)
@@ -260,8 +262,8 @@ pub(super) fn outcome_of(order: &Order, outcome: Outcome, number: u32, oracle: &
     let fine = matches!(outcome, Outcome::Fine);
     let error = || StepError::new("step", "on purpose");
     let done = || if fine { Ok(()) } else { Err(error()) };
-    // If a new key cannot be made, the other keys stay unchanged.
-    let rotates = matches!(order, Order::Rotate(_));
+    // If a new key or a queue pair cannot be made, the others stay unchanged.
+    let rotates = matches!(order, Order::Rotate(_) | Order::ChangePeers(..));
     let bound = |binding: Binding| match outcome {
         Outcome::Fine | Outcome::Moving => Ok(binding),
         Outcome::Lost if !rotates => Err(BindError::Lost(error())),
@@ -276,13 +278,16 @@ pub(super) fn outcome_of(order: &Order, outcome: Outcome, number: u32, oracle: &
         }
         Order::Bind(order) => {
             let rkey = (!order.peers().is_empty()).then_some(number);
-            Report::Bind(
-                order.binding_id,
-                bound(binding(order.binding_id, order.transport, rkey, number)),
-            )
+            let pairs: Vec<u32> = (18..).take(order.peers().len().max(1)).collect();
+            let binding = binding(order.binding_id, order.transport, (rkey, &pairs), number);
+            Report::Bind(order.binding_id, bound(binding))
         }
         Order::Rotate(binding_id) => {
             Report::Rotate(*binding_id, bound(rotated(*binding_id, number, oracle)))
+        }
+        Order::ChangePeers(binding_id, change) => {
+            let changed = changed(*binding_id, change, number, oracle);
+            Report::PeersChanged(*binding_id, bound(changed))
         }
         Order::RetireKey(binding_id) if matches!(outcome, Outcome::Moving) => {
             Report::EndBegan(*binding_id)
@@ -316,8 +321,9 @@ pub(super) fn outcome_of(order: &Order, outcome: Outcome, number: u32, oracle: &
 }
 
 pub(super) fn rotated(binding_id: BindingId, number: u32, oracle: &Oracle) -> Binding {
-    let (transport, before) = oracle.keys(binding_id.lease_id);
-    let mut binding = binding(binding_id, transport, before.rkey.map(|_| number), number);
+    let (transport, before, pairs) = oracle.keys(binding_id.lease_id);
+    let rkey = before.rkey.map(|_| number);
+    let mut binding = binding(binding_id, transport, (rkey, &pairs), number);
     if let Some(rdma) = binding.rdma_mut() {
         rdma.previous = before.rkey.map(|rkey| PreviousKey {
             rkey,
@@ -328,16 +334,45 @@ pub(super) fn rotated(binding_id: BindingId, number: u32, oracle: &Oracle) -> Bi
 }
 
 pub(super) fn retired(binding_id: BindingId, oracle: &Oracle) -> Binding {
-    let (transport, keys) = oracle.keys(binding_id.lease_id);
+    let (transport, keys, pairs) = oracle.keys(binding_id.lease_id);
     let number = keys.dp_key.or(keys.nvmeof).unwrap_or_default();
-    binding(binding_id, transport, keys.rkey, number)
+    binding(binding_id, transport, (keys.rkey, &pairs), number)
+}
+
+/// The binding with the queue pairs after the change. The first queue pair after none gets a key.
+pub(super) fn changed(
+    binding_id: BindingId,
+    change: &PeerChange,
+    number: u32,
+    oracle: &Oracle,
+) -> Binding {
+    let (transport, keys, mut pairs) = oracle.keys(binding_id.lease_id);
+    match change {
+        PeerChange::Add(peers) => {
+            let first = pairs.last().map_or(18, |last| last + 1);
+            pairs.extend((first..).take(peers.len()));
+        }
+        PeerChange::Remove(numbers) => pairs.retain(|pair| !numbers.contains(pair)),
+    }
+    let rkey = keys.rkey.or(Some(number)).filter(|_| !pairs.is_empty());
+    let udp = keys.dp_key.unwrap_or_default();
+    let mut binding = binding(binding_id, transport, (rkey, &pairs), udp);
+    if let Some(rdma) = binding.rdma_mut().filter(|_| !pairs.is_empty()) {
+        rdma.previous = oracle
+            .old_rkey(binding_id.lease_id)
+            .map(|rkey| PreviousKey {
+                rkey,
+                remaining_ms: 0,
+            });
+    }
+    binding
 }
 
 /// `number`: the number of the UDP key and of the NVMe-oF key, on transports that have them.
 pub(super) fn binding(
     binding_id: BindingId,
     transport: Transport,
-    rkey: Option<u32>,
+    (rkey, pairs): (Option<u32>, &[u32]),
     number: u32,
 ) -> Binding {
     let kind = kind_of(binding_id.resource_id);
@@ -345,7 +380,7 @@ pub(super) fn binding(
     let rdma = rdma.then_some(RdmaBinding {
         rkey,
         remote_addr: 0x1000,
-        qp_num: 18,
+        qp_num: pairs.first().copied().unwrap_or(0),
         gid: [2; 16],
         port: 1,
         psn: 4,
@@ -354,7 +389,13 @@ pub(super) fn binding(
         previous: None,
         max_rd_atomic: 16,
         atomics: true,
-        further: Vec::new(),
+        further: { pairs.iter().skip(1) }
+            .map(|&qp_num| RdmaQueuePair {
+                qp_num,
+                psn: 4,
+                rkey: rkey.unwrap_or_default(),
+            })
+            .collect(),
         prepared_rkey: None,
     });
     let by_datagrams = matches!(transport, Transport::Udp | Transport::Both);

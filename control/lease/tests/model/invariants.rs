@@ -102,7 +102,9 @@ impl Seen {
                 assert_eq!(before, place, "a lease never moves");
                 self.names(bind.binding_id);
             }
-            Order::Rotate(binding_id) | Order::RetireKey(binding_id) => self.names(*binding_id),
+            Order::Rotate(binding_id)
+            | Order::RetireKey(binding_id)
+            | Order::ChangePeers(binding_id, _) => self.names(*binding_id),
             Order::Cut(binding_id, _) => {
                 self.names(*binding_id);
                 self.cut
@@ -332,7 +334,9 @@ fn invariant_no_new_lease_on_a_fenced_resource(bind: &BindOrder, fenced: &[Resou
 fn invariant_nothing_is_on_its_way(binding_id: BindingId, open: &[Order]) {
     let binds = |order: &Order| match order {
         Order::Bind(bind) => bind.binding_id.lease_id == binding_id.lease_id,
-        Order::Rotate(other) => other.lease_id == binding_id.lease_id,
+        Order::Rotate(other) | Order::ChangePeers(other, _) => {
+            other.lease_id == binding_id.lease_id
+        }
         _ => false,
     };
     assert!(

@@ -284,6 +284,23 @@ impl Pair {
                 };
                 self.about(asker, who, ask);
             }
+            Action::Join(asker, who, to) => {
+                let peers = peers(to, self.number());
+                if !peers.is_empty() {
+                    let change = PeerChange::Add(peers);
+                    self.about(asker, who, |lease_id| Request::LeasePeers {
+                        lease_id,
+                        change,
+                    });
+                }
+            }
+            Action::Leave(asker, who, number) => {
+                let change = PeerChange::Remove(vec![number, number + 1]);
+                self.about(asker, who, |lease_id| Request::LeasePeers {
+                    lease_id,
+                    change,
+                });
+            }
             Action::Revoke(asker, who) => self.about(asker, who, Request::LeaseRevoke),
             Action::ClearFence(asker, arena) => self.clear_fence(asker, arena),
             Action::Drain => self.drain(),

@@ -17,9 +17,9 @@ use nix::unistd::getpid;
 use crate::lab::{Lab, binding_id, client, kernel_objects, pages};
 
 #[derive(Debug, Default)]
-struct Remembers {
+pub(super) struct Remembers {
     watches: AtomicBool,
-    said: Mutex<Vec<String>>,
+    pub(super) said: Mutex<Vec<String>>,
     pairs: Mutex<Vec<GuardedPair>>,
 }
 
@@ -51,7 +51,7 @@ impl Guard for Remembers {
     }
 }
 
-fn guarded() -> (Lab, Arc<Remembers>) {
+pub(super) fn guarded() -> (Lab, Arc<Remembers>) {
     let guard = Arc::new(Remembers::default());
     guard.watches.store(true, Ordering::SeqCst);
     let told: Arc<dyn Guard> = guard.clone();

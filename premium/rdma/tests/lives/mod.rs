@@ -7,6 +7,7 @@ mod cutting;
 pub(crate) mod faults;
 mod guard;
 mod keys;
+mod peers;
 mod several;
 mod suite;
 mod tracker;

@@ -66,8 +66,8 @@ fn every_queue_pair_reaches_the_same_bytes_and_a_cut_ends_all_of_them() {
     }
     let proof = lab.cut(binding_id(1, 1));
     println!("{proof}");
-    for step in ["destroy_qp ok", "restrack ok"] {
-        assert_eq!(proof.matches(step).count(), CLIENTS, "{proof}");
+    for step in ["destroy_qp 3 times", "restrack 3 times"] {
+        assert!(proof.contains(step), "{proof}");
     }
     for (client, binding) in clients.iter_mut().zip(&pair_bindings) {
         assert!(write(client, binding, 9).is_err());

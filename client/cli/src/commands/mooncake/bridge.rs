@@ -1,9 +1,9 @@
 //! Between clients and node: each message of a client becomes a request of the lease's holder, and an answer.
 
 use std::{
+    collections::HashSet,
     net::{IpAddr, SocketAddr, TcpStream, UdpSocket},
     sync::{Mutex, MutexGuard, PoisonError},
-    thread,
     time::Duration,
 };
 
@@ -16,31 +16,36 @@ use super::{
     frames::{self, Kind},
     handshake::{self, Client, ONE_QUEUE_PAIR, Segment, Step},
     messages::{self, Asking, Notified, Probed, QueuePairs},
+    names,
 };
 use crate::commands::serve::how_it_ended;
 
+/// Most refusals that are remembered.
+const TOLD_MAX: usize = 1_024;
 /// How long a client may take to send its message and to take the answer.
 const CLIENT_WITHIN: Duration = Duration::from_secs(10);
 
 pub(super) struct Bridge {
-    node: Node,
-    lease_id: LeaseId,
+    pub(super) node: Node,
+    pub(super) lease_id: LeaseId,
     /// Whether the lease's key is known before queue pairs are, and serves any number of them.
     takes_more: bool,
-    events: Events,
+    pub(super) events: Events,
     /// Held while queue pairs come or go. Whether the lease was ever bound.
-    turn: Mutex<bool>,
+    pub(super) turn: Mutex<bool>,
     state: Mutex<State>,
+    /// Refusals that have a line: client and reason. Stock clients try again at once.
+    told: Mutex<HashSet<(String, String)>>,
 }
 
 /// Locked for moments only.
-struct State {
-    segment: Segment,
+pub(super) struct State {
+    pub(super) segment: Segment,
     /// The last answer of the node.
     info: LeaseInfo,
-    rdma: RdmaBinding,
+    pub(super) rdma: RdmaBinding,
     /// How the lease ended.
-    ended: Option<String>,
+    pub(super) ended: Option<String>,
 }
 
 impl Bridge {
@@ -64,6 +69,7 @@ impl Bridge {
                 rdma,
                 ended: None,
             }),
+            told: Mutex::default(),
         })
     }
 
@@ -86,14 +92,14 @@ impl Bridge {
             }
         });
         if let Err(why) = done {
-            self.events.refused(&peer.to_string(), &why);
+            self.refused(&peer.to_string(), &why);
         }
     }
 
     /// A client opens the segment. A lease whose key serves one queue pair asks the client for that first.
     fn metadata(&self, stream: &mut Timed, json: &[u8], from: IpAddr) -> Result<(), String> {
         let asking: Asking = messages::parse(json)?;
-        handshake::check_name(&asking.name)?;
+        names::check_name(&asking.name)?;
         let frame = {
             let mut was_bound = locked(&self.turn);
             self.ask(Request::LeaseQuery(self.lease_id))?;
@@ -117,8 +123,8 @@ impl Bridge {
         let device = asking.devices.first().map(|it| &*it.name);
         let device = device.ok_or("the client has no RDMA device")?;
         let path = format!("{}@{device}", asking.name);
-        handshake::check_name(&path)?;
-        let listener = handshake::listener(&path, from, is_of_this_machine)?;
+        names::check_name(&path)?;
+        let listener = names::listener(&path, from, is_of_this_machine)?;
         let message = {
             let State { segment, rdma, .. } = &*self.state();
             segment.message(rdma, &path, &[rdma.qp_num], "")
@@ -154,7 +160,7 @@ impl Bridge {
     fn connection(&self, stream: &mut Timed, json: &[u8], from: IpAddr) -> Result<(), String> {
         let asks: QueuePairs = messages::parse(json)?;
         let path = &*asks.local_nic_path;
-        handshake::check_name(path)?;
+        names::check_name(path)?;
         let connected = self.connect(&asks, from);
         let (ours, why) = match &connected {
             Ok((ours, _)) => (&ours[..], ""),
@@ -171,7 +177,7 @@ impl Bridge {
                 self.cut(path, old);
                 self.forget_the_ended(path);
             }
-            Err(why) => self.events.refused(path, &why),
+            Err(why) => self.refused(path, &why),
         }
         sent
     }
@@ -196,7 +202,7 @@ impl Bridge {
         let path = &asks.local_nic_path;
         let old = self.connected(Client {
             path: path.clone(),
-            listener: handshake::listener(path, from, is_of_this_machine),
+            listener: names::listener(path, from, is_of_this_machine),
             theirs: asks.qp_num.clone(),
             ours: ours.clone(),
         })?;
@@ -229,38 +235,8 @@ impl Bridge {
         Ok(state.segment.connected(client))
     }
 
-    /// Queue pairs of clients that have ended are cut: a lease has a limited number of them.
-    fn forget_the_ended(&self, but: &str) {
-        let others = self.state().segment.clients().to_vec();
-        let others = others.into_iter().filter(|it| it.path != but);
-        for client in calls::ended(others.collect()) {
-            let ours = self.state().segment.left(&client.path);
-            let count = ours.len();
-            if self.cut(&client.path, ours) {
-                self.events.left(&client.path, count);
-            }
-        }
-    }
-
-    /// Cuts queue pairs of the node; returns whether there were any and they are gone.
-    fn cut(&self, client: &str, ours: Vec<u32>) -> bool {
-        if ours.is_empty() {
-            return false;
-        }
-        let _turn = locked(&self.turn);
-        let lease_id = self.lease_id;
-        let change = PeerChange::Remove(ours);
-        match self.ask(Request::LeasePeers { lease_id, change }) {
-            Ok(_) => true,
-            Err(why) => {
-                self.events.not_cut(client, &why);
-                false
-            }
-        }
-    }
-
     /// Sends a request of the lease; the answer is the last one from now on.
-    fn ask(&self, request: Request) -> Result<RdmaBinding, String> {
+    pub(super) fn ask(&self, request: Request) -> Result<RdmaBinding, String> {
         self.state().check_lasts()?;
         let info = self.node.lease(request).map_err(|error| why(&error))?;
         if let Some(how) = how_it_ended(&info) {
@@ -276,34 +252,18 @@ impl Bridge {
         Ok(rdma)
     }
 
-    /// Refuses clients from now on, and tells the connected ones that the lease is over: a handshake without queue pairs
-    /// makes a client end those that it has.
-    pub(super) fn end(&self, how: &str) {
-        let calls: Vec<(Client, QueuePairs)> = {
-            let mut state = self.state();
-            state.ended = Some(how.to_owned());
-            let State { segment, rdma, .. } = &*state;
-            let call =
-                |client: &Client| (client.clone(), segment.message(rdma, &client.path, &[], ""));
-            segment.clients().iter().map(call).collect()
-        };
-        let events = self.events;
-        thread::scope(|scope| {
-            for (client, message) in calls {
-                scope.spawn(move || {
-                    let called = client.listener.and_then(|address| {
-                        calls::call::<QueuePairs>(address, Kind::Connection, &message)
-                    });
-                    match called {
-                        Ok(_) => events.kicked(&client.path),
-                        Err(why) => events.not_kicked(&client.path, &why),
-                    }
-                });
-            }
-        });
+    /// A line for a refusal, unless the client has had the same one.
+    fn refused(&self, client: &str, why: &str) {
+        let mut told = locked(&self.told);
+        if told.len() == TOLD_MAX {
+            told.clear();
+        }
+        if told.insert((client.to_owned(), why.to_owned())) {
+            self.events.refused(client, why);
+        }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         locked(&self.state)
     }
 }
@@ -328,7 +288,7 @@ fn why(error: &Error) -> String {
 }
 
 /// A panic under the lock leaves a complete state.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

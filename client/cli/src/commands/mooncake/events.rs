@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use fabricbios_wire::{LeaseInfo, Size};
 
 use crate::{
+    commands::serve::how_it_ended,
     failure::Failure,
     json::{Field, Object, field},
     output::{Output, one_line},
@@ -98,9 +99,11 @@ impl Events {
 
     pub(super) fn ended(self, info: &LeaseInfo, how: &str) {
         let cause = info.end.as_ref().map(|end| end.cause.name());
+        // A node that cannot be reached has not told an end.
+        let state = how_it_ended(info).map(|_| info.phase.name());
         let json = Object::from([
             field("event", "ended"),
-            field("state", info.phase.name()),
+            field("state", state),
             field("end_cause", cause),
         ]);
         self.print(&json, || format!("lease {} is over: {how}", info.lease_id));

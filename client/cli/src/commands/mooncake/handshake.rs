@@ -1,15 +1,15 @@
 //! What a message of the handshake leads to. No sockets, no requests: a message and the state of the segment go in, a
 //! decision comes out.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use fabricbios_wire::{LeaseId, LeaseInfo, RDMA_PEERS_MAX, RdmaBinding, RdmaPeer};
 
-use super::messages::{Buffer, Descriptor, Device, Priorities, QueuePairs};
+use super::{
+    messages::{Buffer, Descriptor, Device, Priorities, QueuePairs},
+    names::raw_gid,
+};
 use crate::gid;
-
-/// Longest name of a client: longer ones are of nobody who can be called back.
-const NAME_MAX: usize = 255;
 
 /// Why a client of a window cannot get in.
 pub(super) const ONE_QUEUE_PAIR: &str = "the key of this lease belongs to one queue pair, so that it has one client with \
@@ -183,39 +183,6 @@ pub(super) fn newest(rdma: &RdmaBinding, count: usize) -> Option<Vec<u32>> {
     Some(all[from..].to_vec())
 }
 
-/// Where a client that calls itself `name` (`ADDR:PORT`, or with `@DEVICE`) listens. Only the address that it calls from is
-/// dialled, and from this machine any of this machine.
-pub(super) fn listener(
-    name: &str,
-    from: IpAddr,
-    is_local: impl FnOnce(IpAddr) -> bool,
-) -> Result<SocketAddr, String> {
-    let address = name.split_once('@').map_or(name, |(address, _)| address);
-    let address: SocketAddr = address.parse().map_err(|_name| {
-        "its name is no IP address with a port: initialize its engine with one".to_owned()
-    })?;
-    let (ip, from) = (address.ip().to_canonical(), from.to_canonical());
-    match ip == from || (from.is_loopback() && is_local(ip)) {
-        true => Ok(address),
-        false => Err(format!("it calls itself {address} and calls from {from}")),
-    }
-}
-
-/// Whether a client's name can be printed and kept.
-pub(super) fn check_name(name: &str) -> Result<(), String> {
-    match name.len() <= NAME_MAX && !name.chars().any(char::is_control) {
-        true => Ok(()),
-        false => Err(format!(
-            "a client's name has at most {NAME_MAX} bytes and no control characters"
-        )),
-    }
-}
-
-/// 16 bytes in hexadecimal with colons: the form that Mooncake parses.
-fn raw_gid(gid: [u8; 16]) -> String {
-    gid.map(|byte| format!("{byte:02x}")).join(":")
-}
-
 #[cfg(test)]
 mod tests {
     use fabricbios_wire::{RdmaQueuePair, RdmaStrategy};
@@ -335,27 +302,5 @@ mod tests {
         assert_eq!(newest(&rdma, 4), None);
         (rdma.qp_num, rdma.further) = (0, Vec::new());
         assert_eq!(newest(&rdma, 1), None);
-    }
-
-    #[test]
-    fn only_who_calls_from_an_address_is_called_there() {
-        let listener = |name, from: [u8; 4]| {
-            let local = |ip: IpAddr| ip == IpAddr::from([10, 0, 0, 1]);
-            listener(name, from.into(), local).map(|it| it.port())
-        };
-        assert_eq!(listener(CLIENT, [10, 0, 0, 2]), Ok(15_001));
-        assert_eq!(listener("10.0.0.1:7", [127, 0, 0, 1]), Ok(7));
-        assert_eq!(listener("[::ffff:10.0.0.2]:7", [10, 0, 0, 2]), Ok(7));
-        listener(CLIENT, [127, 0, 0, 1]).unwrap_err();
-        listener(CLIENT, [10, 0, 0, 1]).unwrap_err();
-        for name in [
-            "",
-            "@",
-            "host:1@mlx5_0",
-            "10.0.0.2@mlx5_0",
-            "10.0.0.2:99999",
-        ] {
-            listener(name, [10, 0, 0, 2]).unwrap_err();
-        }
     }
 }

@@ -9,7 +9,9 @@ mod calls;
 mod events;
 mod frames;
 mod handshake;
+mod leaving;
 mod messages;
+mod names;
 
 use std::{
     convert::Infallible,

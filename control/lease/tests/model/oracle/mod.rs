@@ -126,7 +126,8 @@ enum Life {
     InUse,
     /// A new binding is being made; the old one works.
     NewBinding,
-    /// A new key is being made, or the old key is being retired before the client gets the new key.
+    /// A new key is being made, or the old key is being retired before the client gets the new key; or queue pairs join
+    /// or leave.
     NewKey,
     BeingCut,
     Kept,
@@ -165,6 +166,7 @@ enum OnItsWay {
     Term,
     Bind,
     Rotate,
+    Peers,
 }
 
 /// The step that waits for an acknowledgement.
@@ -176,7 +178,8 @@ enum Then {
         rotates: bool,
     },
     Bind,
-    Tell(Keys),
+    /// The keys and queue pairs of the new binding, and its old rkey.
+    Tell(Keys, Vec<u32>, Option<u32>),
 }
 
 /// A lease on record.
@@ -212,6 +215,8 @@ pub(crate) struct Held {
     pub(crate) granted: bool,
     ending: LeasePhase,
     keys: Keys,
+    /// The node's queue pairs.
+    pub(crate) pairs: Vec<u32>,
     old: OldKey,
     overlap_ms: u32,
     on_its_way: OnItsWay,
@@ -354,6 +359,7 @@ impl Held {
 
     /// Removes the binding of the lease.
     fn unbind(&mut self) {
+        self.pairs.clear();
         (self.keys, self.bound, self.old, self.peers_before) =
             (Keys::NONE, None, OldKey::None, None);
         self.stop_extending();
@@ -380,6 +386,12 @@ impl Held {
             LeasePhase::Active => self.deadline.saturating_sub(now) / MS,
             _ => 0,
         }
+    }
+
+    /// Whether queue pairs of a client are connected, or were and have all left.
+    fn connected(&self) -> bool {
+        let in_use = matches!(self.life, Life::InUse | Life::NewBinding | Life::NewKey);
+        in_use && self.bound.is_some() && (self.keys.rkey.is_some() || self.pairs.is_empty())
     }
 
     /// The refusal of a request that does not fit the state of the lease.
@@ -575,12 +587,21 @@ impl Oracle {
         self.leases.iter().position(|lease| lease.id == id)
     }
 
-    /// The transport of a lease, and the keys that it has.
-    pub(crate) fn keys(&self, id: LeaseId) -> (Transport, Keys) {
+    /// The transport of a lease, and the keys and queue pairs that it has.
+    pub(crate) fn keys(&self, id: LeaseId) -> (Transport, Keys, Vec<u32>) {
         let held = self.find(id).map(|at| &self.leases[at]);
-        held.map_or((Transport::Rdma, Keys::NONE), |lease| {
-            (lease.transport, lease.keys)
+        held.map_or((Transport::Rdma, Keys::NONE, vec![]), |lease| {
+            (lease.transport, lease.keys, lease.pairs.clone())
         })
+    }
+
+    /// The rkey before the last rotation, if it still works.
+    pub(crate) fn old_rkey(&self, id: LeaseId) -> Option<u32> {
+        let old = self.find(id).map(|at| self.leases[at].old);
+        match old {
+            Some(OldKey::Works { rkey, .. }) => rkey,
+            _ => None,
+        }
     }
 
     /// The held parts of an arena, in order.

@@ -42,6 +42,9 @@ impl Oracle {
             Report::Rotate(binding_id, outcome) => {
                 self.returned(*binding_id, OnItsWay::Rotate, outcome);
             }
+            Report::PeersChanged(binding_id, outcome) => {
+                self.returned(*binding_id, OnItsWay::Peers, outcome);
+            }
             Report::RetireKey(binding_id, outcome) => self.retired(*binding_id, outcome.is_ok()),
             Report::Cut(binding_id, outcome) => self.was_cut(*binding_id, outcome.is_ok()),
             Report::EndBegan(binding_id) => {
@@ -103,6 +106,9 @@ impl Oracle {
         let life = self.leases[at].life;
         match (life, outcome) {
             (_, Err(BindError::Stranded(_))) => self.fence(at, false),
+            (Life::NewKey, Ok(binding)) if what == OnItsWay::Peers => {
+                self.peers_changed(at, binding);
+            }
             (Life::Asked | Life::NewBinding | Life::NewKey, Ok(binding)) => self.bound(at, binding),
             (Life::Asked | Life::NewBinding | Life::NewKey, Err(error)) => {
                 self.not_bound(at, error);
@@ -118,13 +124,14 @@ impl Oracle {
         if lease.life != Life::NewKey {
             lease.bound_before = false;
             (lease.keys, lease.bound) = (Keys::NONE, None);
+            lease.pairs.clear();
             lease.older_is_gone();
             if lease.life == Life::Asked {
                 lease.deadline = now + u64::from(lease.term_secs) * SEC;
                 lease.expires_ms = unix_ms + u64::from(lease.term_secs) * 1_000;
             }
             let deadline = lease.deadline;
-            return self.prolong(at, deadline, Then::Tell(Keys::of(binding)));
+            return self.prolong(at, deadline, tell(binding));
         }
         let before = std::mem::replace(&mut lease.keys, Keys::of(binding));
         match lease.life {
@@ -145,6 +152,23 @@ impl Oracle {
             _ => {}
         }
         self.in_use(at);
+    }
+
+    /// The queue pairs on record are those of the first ones of the binding.
+    fn peers_changed(&mut self, at: usize, binding: &Binding) {
+        let pairs = pairs_of(binding);
+        let lease = &mut self.leases[at];
+        let left = |nth: usize| {
+            lease
+                .pairs
+                .get(nth)
+                .is_some_and(|pair| !pairs.contains(pair))
+        };
+        let stay = lease.peers.iter().enumerate();
+        let stay = stay.filter(|(nth, _)| !left(*nth)).map(|(_, peer)| *peer);
+        lease.peers = stay.collect();
+        let deadline = lease.deadline;
+        self.prolong(at, deadline, tell(binding));
     }
 
     /// Gives the paths another deadline. The next step waits until they have acknowledged it.
@@ -188,8 +212,12 @@ impl Oracle {
                 lease.on_its_way = OnItsWay::Bind;
                 self.order_bind(at);
             }
-            Then::Tell(keys) => {
+            Then::Tell(keys, pairs, previous) => {
+                if let OldKey::Works { rkey, .. } = &mut lease.old {
+                    *rkey = previous;
+                }
                 (lease.keys, lease.bound) = (keys, Some(lease.generation));
+                lease.pairs = pairs;
                 lease.granted = true;
                 self.in_use(at);
             }
@@ -206,7 +234,11 @@ impl Oracle {
                 }
             }
             Some(Then::Bind) => self.not_bound(at, &BindError::Failed(error())),
-            Some(Then::Tell(_)) => self.not_bound(at, &BindError::Lost(error())),
+            // The binding in use goes on.
+            Some(Then::Tell(..)) if self.leases[at].life == Life::NewKey => {
+                self.not_bound(at, &BindError::Failed(error()));
+            }
+            Some(Then::Tell(..)) => self.not_bound(at, &BindError::Lost(error())),
             None => {}
         }
     }
@@ -235,6 +267,7 @@ impl Oracle {
                 lease.life = Life::InUse;
                 if lost {
                     (lease.keys, lease.bound) = (Keys::NONE, None);
+                    lease.pairs.clear();
                     lease.older_is_gone();
                 } else if let Some(peers) = lease.peers_before.take() {
                     lease.peers = peers;
@@ -277,8 +310,10 @@ impl Oracle {
             return;
         };
         if fine || self.leases[at].old == OldKey::Gone {
-            self.leases[at].old = OldKey::None;
-            if self.leases[at].life == Life::NewKey {
+            let lease = &mut self.leases[at];
+            lease.old = OldKey::None;
+            let waits = lease.on_its_way == OnItsWay::Nothing && lease.extending.is_none();
+            if lease.life == Life::NewKey && waits {
                 self.in_use(at);
             }
         } else {
@@ -347,4 +382,19 @@ impl Oracle {
             _ => {}
         }
     }
+}
+
+fn tell(binding: &Binding) -> Then {
+    let previous = binding.rdma().and_then(|rdma| rdma.previous);
+    let previous = previous.map(|key| key.rkey);
+    Then::Tell(Keys::of(binding), pairs_of(binding), previous)
+}
+
+fn pairs_of(binding: &Binding) -> Vec<u32> {
+    let Some(rdma) = binding.rdma() else {
+        return vec![];
+    };
+    let all = [rdma.qp_num].into_iter();
+    let all = all.chain(rdma.further.iter().map(|pair| pair.qp_num));
+    all.filter(|pair| *pair != 0).collect()
 }

@@ -170,6 +170,7 @@ impl Oracle {
             transport: self.transport(arena, wanted).unwrap(),
             peers: wanted.terms.rdma_peers().to_vec(),
             peers_before: None,
+            pairs: vec![],
             rotate_on_renew: wanted.rotate_on_renew,
             terms: match (&wanted.terms, has) {
                 (LeaseTerms::Block(block), _) => Some(LeaseTerms::Block(BlockTerms {
@@ -383,6 +384,63 @@ impl Oracle {
                 self.ask_for_peers(at, peers);
                 self.leases[at].waits.push((ticket, Waits::Rebind));
                 self.bind_again(at);
+            }
+        }
+    }
+
+    pub(crate) fn change_peers(
+        &mut self,
+        ticket: Ticket,
+        asker: Asker,
+        id: LeaseId,
+        change: &PeerChange,
+    ) {
+        let fits = |at: usize| {
+            let lease = &self.leases[at];
+            if !lease.alive() {
+                return Err(lease.unfit());
+            }
+            let kind = self.arenas[lease.arena].kind;
+            let in_use = matches!(lease.life, Life::InUse | Life::NewBinding | Life::NewKey);
+            let right = match change {
+                _ if !takes_peers(kind, lease.transport) => false,
+                PeerChange::Add(peers) => {
+                    let ports = peers.iter().all(|&peer| names_one_port(peer));
+                    ports && lease.pairs.len() + peers.len() <= RDMA_QUEUE_PAIRS_MAX
+                }
+                PeerChange::Remove(_) if !in_use => return Err(lease.unfit()),
+                PeerChange::Remove(numbers) => {
+                    let all = numbers.iter().all(|number| lease.pairs.contains(number));
+                    all && lease.connected()
+                }
+            };
+            if !right {
+                return Err(LeaseError::InvalidArgs);
+            }
+            self.turn_to_bind(&lease.tenant)?;
+            match (lease.life, lease.old) {
+                (Life::InUse, _) if lease.extending.is_some() => Err(LeaseError::ResourceBusy),
+                (Life::InUse, OldKey::None | OldKey::Works { .. }) => Ok(at),
+                (Life::InUse, OldKey::Dying { .. } | OldKey::Gone) => Err(LeaseError::ResourceBusy),
+                _ => Err(lease.unfit()),
+            }
+        };
+        if let (Ok(at), PeerChange::Add(peers)) = (self.mine(asker, id), change)
+            && !self.leases[at].connected()
+        {
+            return self.bind(ticket, asker, id, peers);
+        }
+        match self.mine(asker, id).and_then(fits) {
+            Err(error) => self.refuse(ticket, error),
+            Ok(at) => {
+                let lease = &mut self.leases[at];
+                lease.waits.push((ticket, Waits::Rebind));
+                lease.life = Life::NewKey;
+                lease.since = self.boot;
+                lease.on_its_way = OnItsWay::Peers;
+                lease.patience_over = false;
+                let order = Order::ChangePeers(self.binding_id(at), change.clone());
+                self.orders.push(order);
             }
         }
     }
