@@ -48,7 +48,8 @@ class StockClient:
         return self.transfer("write", length)
 
     def loop(self, kind, length, text):
-        """Reads or writes `text` until that fails. `other`: reads with success that were not all of `text`."""
+        """Reads or writes `text` until that fails. `other`: reads with success that were not all of `text`; `foreign`: bytes of
+        the buffer after the failed one that are neither blank nor of `text`, part of which may have come before the failure."""
         good, other, begun_ms, wanted = 0, 0, None, filled(text, length)
         while True:
             now, data = now_ms(), wanted
@@ -61,8 +62,9 @@ class StockClient:
             good, other, begun_ms = good + 1, other + (data != wanted), now
             if good == 1:
                 self.say(running=True)
-        blank = kind == "write" or data == BLANK * length
-        self.say(rc=rc, good=good, other=other, blank=blank, last_begun_at_ms=begun_ms, failed_at_ms=now_ms())
+        failed_ms = now_ms()
+        foreign = sum(byte not in (BLANK[0], own) for byte, own in zip(data, wanted))
+        self.say(rc=rc, good=good, other=other, foreign=foreign, last_begun_at_ms=begun_ms, failed_at_ms=failed_ms)
 
     def obey(self, order, words):
         """One order."""
