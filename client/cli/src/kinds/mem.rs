@@ -87,7 +87,9 @@ fn rows(rdma: &RdmaBinding) -> Vec<Vec<String>> {
     let key = match (rdma.rkey, rdma.prepared_rkey) {
         (Some(rkey), _) => format!("rkey {rkey:#010x} at {:#x}", rdma.remote_addr),
         (None, Some(rkey)) => {
-            format!("rkey {rkey:#010x} after `fabricctl lease bind --beside` with the client's queue pair")
+            format!(
+                "rkey {rkey:#010x} after `fabricctl lease bind --beside` with the client's queue pair"
+            )
         }
         (None, None) => {
             "no key yet: give the client's queue pair with `fabricctl lease bind`".to_owned()
