@@ -161,6 +161,8 @@ def bad_input(suite, alice):
             suite.check(f"{name}: the reason is told", why in (got := perftest.wait_for_failure(peer)), why, got)
         ran = perftest.run("ib_write_bw", "-n", "50")
         suite.check("the next client runs", ran.returncode == 0, "exit 0", f"{ran.returncode}: {ran.stderr[-300:]}")
+        if not length(True, False):
+            return  # It takes half a minute.
         suite.check("a silent client is sent away", "said nothing" in (got := perftest.wait_for_failure(name_of(silent))), "said nothing", got)
         suite.equal("its connection is closed", b"", silent.recv(1))
 
