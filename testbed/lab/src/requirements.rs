@@ -47,7 +47,7 @@ impl Need {
 }
 
 /// Debian packages, each with a program that shows its presence on a system without dpkg.
-const GUEST_PACKAGES: [(&str, Option<&str>); 20] = [
+const GUEST_PACKAGES: [(&str, Option<&str>); 21] = [
     // The lab kernel and the first file system of a guest.
     ("busybox-static", Some("busybox")),
     ("kmod", Some("depmod")),
@@ -60,6 +60,7 @@ const GUEST_PACKAGES: [(&str, Option<&str>); 20] = [
     ("ibverbs-utils", Some("ibv_devinfo")),
     ("iproute2", Some("rdma")),
     ("iputils-ping", Some("ping")),
+    ("libibverbs-dev", None),
     ("nvme-cli", Some("nvme")),
     ("perftest", Some("ib_write_bw")),
     ("podman", Some("podman")),

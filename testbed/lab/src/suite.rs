@@ -46,6 +46,8 @@ pub struct Wants {
     pub quiet: bool,
     /// The suite runs clients from the Python package index. Where they cannot be fetched, it is skipped.
     pub clients: bool,
+    /// The suite runs the Rust programs in `examples/`, which are built before it.
+    pub examples: bool,
     /// The processors of its guests. Without them a guest has one or two, as its host has.
     pub processors: Option<Processors>,
 }
@@ -132,6 +134,7 @@ fn header(text: &str) -> Result<Wants> {
         systemd: false,
         quiet: false,
         clients: false,
+        examples: false,
         processors: None,
     };
     words.try_for_each(|word| wants.read(word))?;
@@ -167,6 +170,7 @@ impl Wants {
             "systemd" => self.systemd = true,
             "quiet" => self.quiet = true,
             "clients" => self.clients = true,
+            "examples" => self.examples = true,
             "smp" => {
                 let cores = u8::try_from(number(value)?)?.max(1);
                 self.processors = Some(Processors::cores(cores.into()));
@@ -181,7 +185,7 @@ impl Wants {
             "boots" => self.boots = u32::try_from(number(value)?)?.max(1),
             _ => bail!(
                 "`{word}`: timeout=SECONDS, disk=NUMBERM, boots=NUMBER, smp=NUMBER, topology=SxCxT, numa=NUMBER, \
-                 alone, igb, systemd, quiet or clients expected"
+                 alone, igb, systemd, quiet, clients or examples expected"
             ),
         }
         Ok(())
@@ -237,6 +241,7 @@ mod tests {
             systemd: false,
             quiet: false,
             clients: false,
+            examples: false,
             processors: None,
         };
         assert_eq!(header("# lab: one-vm\n").unwrap(), plain);
@@ -258,6 +263,8 @@ mod tests {
         assert!(quiet.quiet && quiet.shares());
         let clients = header("# lab: one-vm clients\n").unwrap();
         assert!(clients.clients && clients.shares());
+        let examples = header("# lab: one-vm examples\n").unwrap();
+        assert!(examples.examples && examples.shares());
         let four = header("# lab: one-vm smp=4\n").unwrap();
         assert_eq!(four.processors, Some(Processors::cores(4)));
         let nodes = header("# lab: one-vm topology=2x2x2 numa=2\n").unwrap();

@@ -123,7 +123,7 @@ impl<'a> Coverage<'a> {
     /// Whether a change of this file, which is no part of the suites, reaches the suite.
     fn reaches(&self, file: &Path, suite: &Suite) -> bool {
         let Some(package) = self.packages.of(file) else {
-            return false;
+            return suite.covers.iter().any(|it| file.starts_with(it));
         };
         let inside = file.strip_prefix(&package.folder).unwrap_or(file);
         let is_of_tests = inside.starts_with("tests") || inside.starts_with("examples");
@@ -262,6 +262,8 @@ mod tests {
         assert_eq!(suites(&shared), ["suite_net_macvlan"]);
         let named = steps(&["testbed/guest/vf_tx.c"]);
         assert_eq!(suites(&named), ["suite_net_vf"]);
+        let example = steps(&["examples/rdma.c"]);
+        assert_eq!(suites(&example), ["suite_examples"]);
     }
 
     #[test]

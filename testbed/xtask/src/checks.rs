@@ -155,7 +155,7 @@ pub(crate) fn ruff(layout: &Layout) -> Result<Outcome> {
 /// Lints the programs whose first line names a shell.
 pub(crate) fn shell(layout: &Layout) -> Result<Outcome> {
     let mut programs = Vec::new();
-    for folder in [".ci", "testbed"] {
+    for folder in [".ci", "examples", "testbed"] {
         programs.extend(files::below(&layout.repository().join(folder))?);
     }
     programs.retain(|path| {

@@ -169,7 +169,12 @@ impl Kind {
             wheels::fetch_clients(layout, full);
         }
         let mut job = match self {
-            Kind::Program(suite) => program_job(suite, layout, Profile::Debug),
+            Kind::Program(suite) => {
+                if suite.wants.examples {
+                    scope.build(layout, &["-p", "fabricbios-client", "--examples"])?;
+                }
+                program_job(suite, layout, Profile::Debug)
+            }
             Kind::Rust(test) => test.job(layout, scope)?,
         };
         if full {
