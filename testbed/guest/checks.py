@@ -52,6 +52,18 @@ def until(condition, secs=60, what="condition"):
         time.sleep(max(0.05, ended - begun))
 
 
+def when_clean(ask):
+    """The answer of `ask`, which leases bytes; asked again while they are being cleaned after the lease before."""
+    def granted():
+        try:
+            return ask()
+        except fabric.Refused as refusal:
+            if refusal.reason_class != "transient":
+                raise
+            return None
+    return until(granted, what="bytes that are clean")
+
+
 def programs():
     """Ends the suite as not run if one of the programs under test is missing."""
     try:

@@ -14,8 +14,8 @@ DEVICE = "rxe0"
 HERE = pathlib.Path(__file__).resolve().parent
 PLACE = pathlib.Path(os.environ.get("FABRICBIOS_CLIENTS") or HERE.parents[1] / "target/tools/clients")
 MOONCAKE, NIXL = "mooncake-transfer-engine-non-cuda", "nixl-cu12"
-# How long Mooncake waits for a transfer that the device does not answer: its default is 30 s, 5 s is the least.
-TRANSFER_SECS = 5
+# How long Mooncake waits for a transfer that the device does not answer: its default is 30 s.
+TRANSFER_SECS = 15
 ANSWER_SECS = 120
 MASTER_PORT = 50051
 # The libibverbs in NIXL's wheel finds no drivers of devices where Debian has them; Debian's own takes its place.

@@ -10,8 +10,8 @@ import platform
 import time
 
 import stock_programs
-from checks import FULL, Suite, give_back, lab_device, length, skip, until
-from fabric import ADDRESS, Node, Refused
+from checks import FULL, Suite, give_back, lab_device, length, skip, when_clean
+from fabric import ADDRESS, Node
 from rdma_client import Client, now_ms
 from stock_programs import DEVICE, MOONCAKE, NIXL, UNCACHED_ENVIRONMENT, Master, Segment, agent, engine, stock
 
@@ -19,7 +19,7 @@ from stock_programs import DEVICE, MOONCAKE, NIXL, UNCACHED_ENVIRONMENT, Master,
 LEASE_BYTES = 1 << 20
 MOVED = 65536
 OWN, NEXT, THIRD, STALE = "TENANT-A-DATA...", "TENANT-B-SECRET.", "TENANT-C-SECRET.", "A-OVERWRITES-B.."
-TERM_SECS, LONG_SECS = 15, 300
+TERM_SECS, LONG_SECS = 25, 300
 CLIENTS = ("Mooncake on a lease", "two plain Mooncake engines", "Mooncake Store", "NIXL", "NIXL, UCX's cache of registrations off")
 LEASE, ENGINES, STORE, AGENTS, UNCACHED = CLIENTS
 CASES = {
@@ -127,15 +127,7 @@ def refused(suite, name, answer):
 def next_tenant(stack, tenant, device):
     """Leases the same bytes, as soon as they are clean, and writes its secret."""
     client = stack.enter_context(Client(device))
-
-    def granted():
-        try:
-            return tenant.alloc(LEASE_BYTES, LONG_SECS, client.peer)
-        except Refused as refusal:
-            if refusal.reason_class != "transient":
-                raise
-            return None
-    lease = until(granted, what="a lease of the same bytes")
+    lease = when_clean(lambda: tenant.alloc(LEASE_BYTES, LONG_SECS, client.peer))
     stack.callback(give_back, tenant, lease)
     client.connect(lease)
     client.write(0, NEXT.encode())

@@ -12,8 +12,8 @@ import subprocess
 import sys
 
 import mem_peers
-from checks import Suite, lab_device, leased, length, rearm
-from fabric import NOT_FOUND, PORT, Node, Refused, resources
+from checks import Suite, lab_device, leased, length, rearm, when_clean
+from fabric import NOT_FOUND, PORT, Node, resources
 from rdma_client import REMOTE_ACCESS_ERROR, Client, now_ms
 from writer import Writer
 
@@ -296,12 +296,7 @@ def zero_again(suite, node, device):
 
 def leased_when_released(stack, tenant, device, buffer_bytes):
     """A lease of the whole arena; tried again while the last lease's bytes are being scrubbed, until it is granted."""
-    while True:
-        try:
-            return stack.enter_context(leased(tenant, device, ARENA_BYTES, buffer_bytes=buffer_bytes))
-        except Refused as refusal:
-            if refusal.reason_class != "transient":
-                raise
+    return when_clean(lambda: stack.enter_context(leased(tenant, device, ARENA_BYTES, buffer_bytes=buffer_bytes)))
 
 
 def cycles(suite, node, device):

@@ -22,7 +22,7 @@ from writer import Writer
 
 LEASE_BYTES = 65536
 # Long enough for the work of a section before it stops the daemon; the short leases come last.
-TERM_SECS = length(9, 8)
+TERM_SECS = length(12, 12)
 # The daemon has the first two seconds after a deadline, the watchdog the next two on an emulated processor.
 WATCHDOG_MS, LATE_MS = 2000, 5000
 DISK = "fabricbios-disk"

@@ -12,7 +12,7 @@ import socket
 import struct
 
 import stock_programs
-from checks import Suite, give_back, lab_device, skip, until
+from checks import Suite, give_back, lab_device, skip, until, when_clean
 from fabric import ADDRESS, Node
 from rdma_client import Client
 from stock_programs import DEVICE, MOONCAKE, TRANSFER_SECS, Program, engine, stock
@@ -21,7 +21,7 @@ from stock_programs import DEVICE, MOONCAKE, TRANSFER_SECS, Program, engine, sto
 LEASE_BYTES = 1 << 20
 MOVED = 65536
 OWN, NEXT = "TENANT-A-DATA...", "TENANT-B-SECRET."
-TERM_SECS, LONG_SECS = 12, 600
+TERM_SECS, LONG_SECS = 25, 600
 # As clients are by default, and as a window needs them.
 DEFAULT, SINGLE = 2, 1
 
@@ -100,7 +100,7 @@ def garbage(suite, segment):
         ("half a frame", struct.pack("<QB", 100, 1) + b"{", "closed after"),
         ("no JSON", struct.pack("<QB", 5, 0) + b"\xff\xfe[{", "0.3.13"),
     ):
-        with socket.create_connection((host, int(port)), 10) as connection, contextlib.suppress(ConnectionError):
+        with socket.create_connection((host, int(port)), 60) as connection, contextlib.suppress(ConnectionError):
             connection.sendall(sent)
             connection.shutdown(socket.SHUT_WR)
             suite.equal(f"{what}: no answer", b"", connection.recv(1))
@@ -131,7 +131,9 @@ def clients(suite, node, device):
 
 
 def answered(program):
-    """Whether a program has said something."""
+    """Whether a program has said something, or ended."""
+    if program.process.poll() is not None:
+        return True
     os.set_blocking(program.process.stdout.fileno(), False)
     try:
         return bool(program.process.stdout.buffer.peek(1))
@@ -148,7 +150,7 @@ def next_tenant(suite, node, device, former):
     """The next tenant has the bytes; the former clients get no byte and write none."""
     other = node.tenant("bob")
     with Client(device, MOVED) as client:
-        lease = other.alloc(LEASE_BYTES, LONG_SECS, client.peer, 0)
+        lease = when_clean(lambda: other.alloc(LEASE_BYTES, LONG_SECS, client.peer))
         client.connect(lease)
         client.write(0, NEXT.encode())
         for which in former:
@@ -162,7 +164,7 @@ def next_tenant(suite, node, device, former):
 def exchange(name, kind, message):
     """One message of the handshake and its answer."""
     host, _, port = name.rpartition(":")
-    with socket.create_connection((host, int(port)), 10) as connection, connection.makefile("rwb") as pipe:
+    with socket.create_connection((host, int(port)), 60) as connection, connection.makefile("rwb") as pipe:
         text = json.dumps(message).encode()
         pipe.write(struct.pack("<QB", len(text) + 1, kind) + text)
         pipe.flush()

@@ -40,7 +40,13 @@ pub(crate) fn install(layout: &Layout, place: &Path, wheels: &[&str]) -> Result<
         "--retries=1",
         "--timeout=15",
     ];
-    cargo::run(program(layout, &python, &[&words, wheels].concat()))?;
+    // pip bounds each read, and not the whole.
+    let within = ["600", &python];
+    cargo::run(program(
+        layout,
+        "timeout",
+        &[&within, &words[..], wheels].concat(),
+    ))?;
     ensure!(has(), "{shown} lacks {}", wheels.join(" "));
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::{
     net::{SocketAddr, TcpListener, TcpStream},
-    sync::mpsc::{self, Receiver},
+    sync::mpsc::{self, Receiver, SyncSender},
     thread,
     time::{Duration, Instant},
 };
@@ -14,6 +14,10 @@ use crate::{failure::Failure, lease_text, signals};
 
 /// How often the node is asked between known deadlines.
 const POLL: Duration = Duration::from_secs(1);
+/// How long the end of a lease whose term is over is waited for.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
+/// Most clients that are accepted and wait to be served.
+const WAITING_MAX: usize = 64;
 /// The pause before the next try while a lease is being ended, and after a connection that was not accepted.
 const SOON: Duration = Duration::from_millis(100);
 
@@ -22,16 +26,25 @@ pub(super) enum Event {
     Client(TcpStream, SocketAddr),
     /// SIGINT or SIGTERM.
     Signal,
+    /// What is served is over; a thread of the command says so.
+    Over,
 }
 
-/// Listens at the address; port 0 is any free port. Returns the address with its port, and the events. The caller has
-/// blocked SIGINT and SIGTERM.
-pub(super) fn listen(address: SocketAddr) -> Result<(SocketAddr, Receiver<Event>), Failure> {
+/// A listener, with the address that it has got.
+pub(super) struct Listening {
+    pub(super) address: SocketAddr,
+    pub(super) events: SyncSender<Event>,
+    pub(super) happened: Receiver<Event>,
+}
+
+/// Listens at the address; port 0 is any free port. The caller has blocked SIGINT and SIGTERM.
+pub(super) fn listen(address: SocketAddr) -> Result<Listening, Failure> {
     let cannot = |error| Failure::local(&format!("listen on {address} (--listen)"), &error);
     let listener = TcpListener::bind(address).map_err(cannot)?;
     let address = listener.local_addr().map_err(cannot)?;
-    let (events, happened) = mpsc::channel();
-    let signal = events.clone();
+    // Bounded: further clients wait in the kernel.
+    let (events, happened) = mpsc::sync_channel(WAITING_MAX);
+    let (signal, clients) = (events.clone(), events.clone());
     thread::spawn(move || {
         if signals::ends().wait().is_ok() {
             signal.send(Event::Signal).ok();
@@ -44,12 +57,16 @@ pub(super) fn listen(address: SocketAddr) -> Result<(SocketAddr, Receiver<Event>
                 thread::sleep(SOON);
                 continue;
             };
-            if events.send(Event::Client(stream, peer)).is_err() {
+            if clients.send(Event::Client(stream, peer)).is_err() {
                 return;
             }
         }
     });
-    Ok((address, happened))
+    Ok(Listening {
+        address,
+        events,
+        happened,
+    })
 }
 
 /// A lease that is followed until its end.
@@ -125,7 +142,8 @@ impl Followed {
     pub(super) fn give_back(&mut self) -> End {
         let mut over = self.look();
         // If it were freed while the node cuts it at its deadline, it would count as freed.
-        while over.is_none() && self.ends <= Instant::now() {
+        let until = Instant::now() + ENDS_WITHIN;
+        while over.is_none() && self.ends <= Instant::now() && Instant::now() < until {
             thread::sleep(SOON);
             over = self.look();
         }

@@ -144,9 +144,20 @@ impl State {
     }
 }
 
-/// The running command.
+/// The running command, which ends with its test.
+struct Running(Option<Child>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+}
+
 struct Served {
-    child: Child,
+    child: Running,
     lines: Lines<BufReader<ChildStdout>>,
     address: SocketAddr,
 }
@@ -160,8 +171,9 @@ impl Served {
         let line = format!("--json mooncake --bytes 1MiB --secs 60 {more}");
         let mut command = command(node, &line);
         let pipes = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = pipes.spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut child = Running(Some(pipes.spawn().unwrap()));
+        let stdout = child.0.as_mut().unwrap().stdout.take();
+        let mut lines = BufReader::new(stdout.unwrap()).lines();
         let first: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
         let segment = first["segment"].as_str().unwrap().to_owned();
         let expected = json!({
@@ -185,14 +197,14 @@ impl Served {
     }
 
     fn signal(&self) {
-        let pid = Pid::from_raw(self.child.id().try_into().unwrap());
+        let pid = Pid::from_raw(self.child.0.as_ref().unwrap().id().try_into().unwrap());
         kill(pid, Signal::SIGTERM).unwrap();
     }
 
     /// No further events, and how the command ended.
     fn finish(mut self) -> Output {
         assert!(self.lines.next().is_none());
-        self.child.wait_with_output().unwrap()
+        self.child.0.take().unwrap().wait_with_output().unwrap()
     }
 
     fn send(&self, bytes: &[u8]) -> TcpStream {

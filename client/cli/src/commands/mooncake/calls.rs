@@ -16,7 +16,7 @@ use super::{
 };
 
 /// How long a client may take to answer a call.
-const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// A connection that ends at a deadline.
 pub(super) struct Timed {

@@ -31,7 +31,7 @@ use fabricbios_wire::{
 use self::{bridge::Bridge, events::Events, handshake::Segment};
 use super::{
     alloc, lease, request_of,
-    serve::{self, End, Event, Followed},
+    serve::{self, End, Event, Followed, Listening},
 };
 use crate::{
     args::Mooncake,
@@ -52,7 +52,8 @@ pub(super) fn run(node: &Node, what: Mooncake, output: Output) -> Result<(), Fai
             what.listen
         )));
     }
-    let (address, happened) = serve::listen(what.listen)?;
+    let listening = serve::listen(what.listen)?;
+    let address = listening.address;
     let secs = what.term.secs;
     let request = LeaseAllocRequest {
         transport: Transport::Rdma,
@@ -79,25 +80,64 @@ pub(super) fn run(node: &Node, what: Mooncake, output: Output) -> Result<(), Fai
     if let Some(renewals) = renewals {
         thread::spawn(move || renew(&renewals, events));
     }
-    serve(
-        &Arc::new(bridge),
-        Followed::new(node, &info),
-        &happened,
-        events,
-        what.renew,
-    )
+    let followed = Followed::new(node, &info);
+    serve(&Arc::new(bridge), followed, listening, events, what.renew)
 }
 
+/// Serves clients until the lease is over and each has been told. A client that is told may be asking at the same time, so
+/// one thread serves and another one follows the lease.
 fn serve(
     bridge: &Arc<Bridge>,
-    mut followed: Followed,
-    happened: &Receiver<Event>,
+    followed: Followed,
+    listening: Listening,
     events: Events,
     renew: bool,
 ) -> Result<(), Failure> {
     // Each thread that serves a client holds a reference; the channel is closed when the last one ends.
     let (serving, all_served) = mpsc::channel::<Infallible>();
     let serving = Arc::new(serving);
+    let (signal, signalled) = mpsc::channel();
+    let (follower, over) = (Arc::clone(bridge), listening.events);
+    let follower = thread::spawn(move || {
+        let ended = until_the_end(&follower, followed, &signalled);
+        over.send(Event::Over).ok();
+        ended
+    });
+    for event in listening.happened {
+        match event {
+            Event::Client(_, peer) if Arc::strong_count(&serving) > AT_ONCE => {
+                let why = format!("{AT_ONCE} others are being answered: try again");
+                events.refused(&peer.to_string(), &why);
+            }
+            Event::Client(stream, peer) => {
+                let (bridge, serving) = (Arc::clone(bridge), Arc::clone(&serving));
+                thread::spawn(move || {
+                    bridge.serve(stream, peer);
+                    drop(serving);
+                });
+            }
+            Event::Signal => {
+                signal.send(()).ok();
+            }
+            Event::Over => break,
+        }
+    }
+    drop(serving);
+    all_served.recv_timeout(LAST_ANSWERS_WITHIN).ok();
+    let panicked = |_| Failure::local("follow the lease", &"a thread has panicked");
+    let (end, how, followed) = follower.join().map_err(panicked)?;
+    if !matches!(end, End::Unknown(_)) {
+        events.ended(followed.info(), &how);
+    }
+    outcome(followed.info(), end, renew)
+}
+
+/// Waits for the end of the lease, or gives it back at a signal, and tells the clients.
+fn until_the_end(
+    bridge: &Bridge,
+    mut followed: Followed,
+    signalled: &Receiver<()>,
+) -> (End, String, Followed) {
     let end = loop {
         let due_in = followed.due_in();
         if due_in.is_zero() {
@@ -106,36 +146,17 @@ fn serve(
             }
             continue;
         }
-        match happened.recv_timeout(due_in) {
-            Ok(Event::Client(_, peer)) if Arc::strong_count(&serving) > AT_ONCE => {
-                let why = format!("{AT_ONCE} others are being answered: try again");
-                events.refused(&peer.to_string(), &why);
-            }
-            Ok(Event::Client(stream, peer)) => {
-                let (bridge, serving) = (Arc::clone(bridge), Arc::clone(&serving));
-                thread::spawn(move || {
-                    bridge.serve(stream, peer);
-                    drop(serving);
-                });
-            }
+        match signalled.recv_timeout(due_in) {
             Err(mpsc::RecvTimeoutError::Timeout) => {}
-            Ok(Event::Signal) | Err(mpsc::RecvTimeoutError::Disconnected) => {
-                break followed.give_back();
-            }
+            Ok(()) | Err(mpsc::RecvTimeoutError::Disconnected) => break followed.give_back(),
         }
     };
     let how = match &end {
-        End::Freed => "freed",
-        End::Over(how) | End::Unknown(how) => how,
+        End::Freed => "freed".to_owned(),
+        End::Over(how) | End::Unknown(how) => how.clone(),
     };
-    bridge.end(how);
-    drop(serving);
-    all_served.recv_timeout(LAST_ANSWERS_WITHIN).ok();
-    let info = followed.info();
-    if !matches!(end, End::Unknown(_)) {
-        events.ended(info, how);
-    }
-    outcome(info, end, renew)
+    bridge.end(&how);
+    (end, how, followed)
 }
 
 /// A lease that was given back, and one that lasted for its term, are no failure.

@@ -10,7 +10,8 @@ use std::{
 };
 
 use fabricbios_wire::{
-    LeaseAllocRequest, LeaseId, LeaseInfo, MemTerms, RdmaPeer, ResourceType, Transport,
+    LeaseAllocRequest, LeaseId, LeaseInfo, MemTerms, RdmaPeer, RefusalClass, ResourceType,
+    Transport,
 };
 
 use super::{
@@ -19,7 +20,7 @@ use super::{
 };
 use crate::{
     commands::serve::{End, Followed},
-    failure::Failure,
+    failure::{Exit, Failure},
     hint::Topic,
 };
 
@@ -237,10 +238,12 @@ impl<'a> Client<'a> {
                 End::Freed => {}
                 End::Over(how) => first = first.or(Some((lease_id, how))),
                 End::Unknown(why) => {
-                    let why = format!(
+                    let message = format!(
                         "lease {lease_id} was not given back and ends with its term: {why}"
                     );
-                    bad_client(self.peer, &why).report(self.server.output);
+                    let class = RefusalClass::Transient;
+                    Failure::new(Exit::Unreachable, class, "Unreachable", message)
+                        .report(self.server.output);
                 }
             }
         }

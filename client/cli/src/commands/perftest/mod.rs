@@ -19,7 +19,7 @@ use fabricbios_client::Node;
 use fabricbios_wire::{RefusalClass, Size};
 
 use self::client::Client;
-use super::serve::{self, Event};
+use super::serve::{self, Event, Listening};
 use crate::{
     args::Perftest,
     failure::{Exit, Failure},
@@ -43,7 +43,9 @@ struct Server {
 
 /// Serves until SIGINT or SIGTERM, which the caller has blocked; then ends the leases of all clients.
 pub(super) fn run(node: &Node, what: &Perftest, output: Output) -> Result<(), Failure> {
-    let (address, happened) = serve::listen(what.listen)?;
+    let Listening {
+        address, happened, ..
+    } = serve::listen(what.listen)?;
     let server = Arc::new(Server {
         node: node.clone(),
         bytes: what.bytes,
@@ -67,7 +69,9 @@ pub(super) fn run(node: &Node, what: &Perftest, output: Output) -> Result<(), Fa
         clients.retain(|(_, thread)| !thread.is_finished());
         if clients.len() == CLIENTS_MAX {
             let why = format!("{CLIENTS_MAX} clients are served already; try again later");
-            bad_client(peer, &why).report(output);
+            let message = format!("client {peer}: {why}");
+            let class = RefusalClass::Transient;
+            Failure::new(Exit::Other, class, "Client", message).report(output);
             continue;
         }
         // Without a second handle of the connection the client could not be told to end.
