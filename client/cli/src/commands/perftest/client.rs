@@ -73,11 +73,14 @@ impl<'a> Client<'a> {
         // The listening thread has a handle of the connection too.
         self.stream.shutdown(Shutdown::Both).ok();
         // The client may have seen the end before the node has proved it.
-        let found = self.give_back().filter(|_| !self.handshake.is_complete());
+        let (found, all_back) = self.give_back();
+        let found = found.filter(|_| !self.handshake.is_complete());
         match over {
             Ok(over) => match over.or(found) {
                 Some(over) => self.print_over(&over),
-                None => self.print_closed(),
+                None if all_back => self.print_closed(),
+                // What was not given back has a line.
+                None => {}
             },
             Err(failure) => {
                 failure.report(self.server.output);
@@ -229,15 +232,16 @@ impl<'a> Client<'a> {
         Ok(answer.bytes())
     }
 
-    /// Gives all leases back; returns the first that had ended before.
-    fn give_back(&mut self) -> Option<Over> {
-        let mut first = None;
+    /// Gives all leases back; returns the first that had ended before, and whether the others were given back.
+    fn give_back(&mut self) -> (Option<Over>, bool) {
+        let (mut first, mut all_back) = (None, true);
         for Pair { lease, .. } in &mut self.pairs {
             let lease_id = lease.lease_id();
             match lease.give_back() {
                 End::Freed => {}
                 End::Over(how) => first = first.or(Some((lease_id, how))),
                 End::Unknown(why) => {
+                    all_back = false;
                     let message = format!(
                         "lease {lease_id} was not given back and ends with its term: {why}"
                     );
@@ -247,7 +251,7 @@ impl<'a> Client<'a> {
                 }
             }
         }
-        first
+        (first, all_back)
     }
 
     fn bad(&self, why: &str) -> Failure {
