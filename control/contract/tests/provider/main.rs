@@ -15,8 +15,8 @@ use std::{
 };
 
 use fabricbios_contract::{Removal, stray_binding_id};
-use fabricbios_lease::{BindError, BindOrder, BootTime, Linger, StepError};
-use fabricbios_wire::{LeaseId, MemTerms, Transport};
+use fabricbios_lease::{BindError, BindOrder, BindingId, BootTime, Linger, StepError};
+use fabricbios_wire::{LeaseId, MemTerms, PeerChange, Transport};
 
 use world::{EXTENT, POOL, World, binding_id, order};
 
@@ -274,6 +274,27 @@ fn half_a_rotation_is_something_left_behind() {
     world.fail("udp rotate", BindError::Failed(error()));
     let stranded = world.provider.rotate(binding_id(1));
     assert!(matches!(stranded, Err(BindError::Stranded(_))));
+}
+
+#[test]
+fn queue_pairs_change_on_the_path_that_has_them_and_the_other_paths_coordinates_stay() {
+    let leave = PeerChange::Remove(vec![2]);
+    let world = World::bound();
+    let changed = world.provider.change_peers(binding_id(1), &leave);
+    let changed = changed.unwrap();
+    assert_eq!(world.asked(), ["rdma change"]);
+    assert!(changed.rdma().is_some() && changed.dp_key.is_some());
+
+    let world = World::bound();
+    world.fail("rdma change", BindError::Failed(error()));
+    let failed = world.provider.change_peers(binding_id(1), &leave);
+    assert!(matches!(failed, Err(BindError::Failed(_))), "{failed:?}");
+    let other = BindingId {
+        lease_id: LeaseId(9),
+        ..binding_id(1)
+    };
+    let unknown = world.provider.change_peers(other, &leave);
+    assert!(matches!(unknown, Err(BindError::Refused(_))), "{unknown:?}");
 }
 
 #[test]

@@ -174,6 +174,9 @@ impl DataPath for FakePath {
     fn retire_key(&self, _: BindingId) -> Result<Binding, StepError> {
         self.proves("retire").map(|()| self.binding(true))
     }
+    fn change_peers(&self, _: BindingId, _: &PeerChange) -> Result<Binding, BindError> {
+        self.does("change").map(|()| self.binding(true))
+    }
     fn revoke(&self, binding_id: BindingId, _: Linger) -> Result<Revoked, StepError> {
         self.proves("revoke")?;
         let mut there = self.place.there.lock().unwrap();

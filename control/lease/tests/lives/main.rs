@@ -18,6 +18,7 @@ mod fences_of_parts;
 mod functions;
 mod intents;
 mod keys_and_terms;
+mod peers;
 mod reboots;
 mod refusals;
 mod restart;

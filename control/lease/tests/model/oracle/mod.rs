@@ -394,6 +394,16 @@ impl Held {
         in_use && self.bound.is_some() && (self.keys.rkey.is_some() || self.pairs.is_empty())
     }
 
+    /// Whether other queue pairs may be asked for now.
+    fn takes_a_change(&self) -> Result<(), LeaseError> {
+        match (self.life, self.old) {
+            (Life::InUse, _) if self.extending.is_some() => Err(LeaseError::ResourceBusy),
+            (Life::InUse, OldKey::None | OldKey::Works { .. }) => Ok(()),
+            (Life::InUse, OldKey::Dying { .. } | OldKey::Gone) => Err(LeaseError::ResourceBusy),
+            _ => Err(self.unfit()),
+        }
+    }
+
     /// The refusal of a request that does not fit the state of the lease.
     fn unfit(&self) -> LeaseError {
         match self.life {

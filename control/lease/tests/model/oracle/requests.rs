@@ -371,12 +371,7 @@ impl Oracle {
                 return Err(LeaseError::InvalidArgs);
             }
             self.turn_to_bind(&lease.tenant)?;
-            match (lease.life, lease.old) {
-                (Life::InUse, _) if lease.extending.is_some() => Err(LeaseError::ResourceBusy),
-                (Life::InUse, OldKey::None | OldKey::Works { .. }) => Ok(at),
-                (Life::InUse, OldKey::Dying { .. } | OldKey::Gone) => Err(LeaseError::ResourceBusy),
-                _ => Err(lease.unfit()),
-            }
+            lease.takes_a_change().map(|()| at)
         };
         match self.mine(asker, id).and_then(fits) {
             Err(error) => self.refuse(ticket, error),
@@ -425,12 +420,7 @@ impl Oracle {
                 return Err(LeaseError::ResourceBusy);
             }
             self.turn_to_bind(&lease.tenant)?;
-            match (lease.life, lease.old) {
-                (Life::InUse, _) if lease.extending.is_some() => Err(LeaseError::ResourceBusy),
-                (Life::InUse, OldKey::None | OldKey::Works { .. }) => Ok(at),
-                (Life::InUse, OldKey::Dying { .. } | OldKey::Gone) => Err(LeaseError::ResourceBusy),
-                _ => Err(lease.unfit()),
-            }
+            lease.takes_a_change().map(|()| at)
         };
         if let (Ok(at), PeerChange::Add(peers)) = (self.mine(asker, id), change)
             && !self.leases[at].connected()
