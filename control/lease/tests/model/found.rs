@@ -4,7 +4,8 @@
 use super::*;
 
 use Action::{
-    Again, Alloc, Bind, ClearFence, Drain, Free, Moves, Pass, Renew, Report as Told, Revoke, Rotate,
+    Again, Alloc, Bind, ClearFence, Drain, Free, Join, Leave, Moves, Pass, Paths, Renew,
+    Report as Told, Revoke, Rotate,
 };
 use Asker::{Holder, Operator};
 use Outcome::{Cancelled, Failed, Fine, Moving, Stranded};
@@ -278,4 +279,21 @@ fn a_binding_to_nobody_changes_nothing() {
     let bind = Bind(Holder, 0, Peer::Nobody(2));
     let renew = Renew(Holder, 0, 0);
     live(&[Alloc(lease(1, 9)), DONE, bind, DUE, DONE, bind, renew]);
+}
+
+/// No defect: a queue pair that has joined is told, and can leave, although the deadline was not acknowledged.
+#[test]
+fn who_joined_is_there_although_its_deadline_was_not_acknowledged() {
+    let join = Join(Holder, 0, Peer::Port(1));
+    let leave = Leave(Holder, 0, 19);
+    live(&[
+        Alloc(lease(60, 0)),
+        DONE,
+        Paths(false),
+        join,
+        DONE,
+        DUE,
+        leave,
+        DONE,
+    ]);
 }

@@ -234,8 +234,9 @@ impl Oracle {
                 }
             }
             Some(Then::Bind) => self.not_bound(at, &BindError::Failed(error())),
-            // The binding in use goes on.
-            Some(Then::Tell(..)) if self.leases[at].life == Life::NewKey => {
+            // The binding in use goes on, with the queue pairs that joined: its holder can send them away.
+            Some(Then::Tell(keys, pairs, _)) if self.leases[at].life == Life::NewKey => {
+                (self.leases[at].keys, self.leases[at].pairs) = (keys, pairs);
                 self.not_bound(at, &BindError::Failed(error()));
             }
             Some(Then::Tell(..)) => self.not_bound(at, &BindError::Lost(error())),
