@@ -282,7 +282,7 @@ def rotation(suite, node, pools):
 
 def _renewed(tenant, lease):
     try:
-        return tenant.renew(lease)
+        return tenant.renew(lease, "--secs", 300)
     except Refused as refusal:
         if refusal.code != "RenewTooEarly":
             raise
