@@ -55,6 +55,11 @@ impl LeaseTable {
         rules(&request.terms).check_tenant(tenant, &self.policy)?;
         let resource = self.choose(request)?;
         let transport = check_transport(resource, request)?;
+        let takes_peers = transport.is_some_and(|it| rules(&request.terms).takes_peers(it));
+        if takes_peers {
+            let peers = request.terms.rdma_peers().len();
+            self.check_queue_pairs(tenant, peers.max(1))?;
+        }
         let class = resource.class(request)?;
         resource.check_vlan(&request.terms)?;
         if request.rotate_on_renew && transport.is_none() {

@@ -9,6 +9,7 @@ use crate::{
     After, BindError, BindingId, Change, Event, LeaseTable, Note, Now, State, StepError,
     config::BIND_AGAIN_WITHIN,
     lease::{Bound, Lease, Waiting, whole_secs},
+    peers::numbers,
     standing::{invalid, unavailable},
 };
 
@@ -66,10 +67,12 @@ impl LeaseTable {
             lease.start_term(now, whole_secs(lease.term));
         }
         let generation = lease.generation;
+        let pairs = numbers(&binding).len();
         lease.is_made(Box::new(Bound {
             generation,
             binding,
         }));
+        self.has_queue_pairs(binding_id.lease_id, pairs);
         // The client receives the binding only after every path has acknowledged the deadline.
         self.extend(now, binding_id.lease_id);
     }
@@ -152,6 +155,7 @@ impl LeaseTable {
             lease.try_again(now);
         }
         let over = lease.state() == State::Ended;
+        self.recount_queue_pairs(binding_id.lease_id);
         self.refuse_binding(now, binding_id, error);
         if over {
             self.finish(now, binding_id.lease_id);

@@ -42,6 +42,9 @@ pub struct Policy {
     pub tenant_ended_max: usize,
     /// The most that the leases of one tenant may hold of a kind, in its unit; no limit for other kinds.
     pub tenant_capacity_max: BTreeMap<ResourceType, u64>,
+    /// Maximum of queue pairs of the node in the leases of one tenant. A card has a limited number of them, and a kernel
+    /// some memory for each.
+    pub tenant_queue_pairs_max: usize,
     /// Maximum of requests of one tenant per second; 0 is no limit. Operators have no limit.
     pub tenant_requests_per_sec: u32,
     /// Maximum of binds and rotations of one tenant that wait or are under way. They take turns with those of other
@@ -71,6 +74,7 @@ impl Default for Policy {
             tenant_leases_max: 1 << 14,
             tenant_ended_max: 1 << 15,
             tenant_capacity_max: BTreeMap::new(),
+            tenant_queue_pairs_max: 1 << 14,
             tenant_requests_per_sec: 20_000,
             tenant_binds_max: 1024,
             network: NetworkRights::default(),

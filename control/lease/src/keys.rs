@@ -23,10 +23,12 @@ impl LeaseTable {
         id: LeaseId,
         peers: &[RdmaPeer],
     ) -> Decision {
-        self.check_takes_peers(asked, id)?;
+        let has = self.check_takes_peers(asked, id)?.queue_pairs;
         check_peers(peers)?;
+        self.check_queue_pairs(&asked.tenant, peers.len().saturating_sub(has))?;
         let lease = self.begin_peers(asked, id)?;
         lease.asks_for(peers.to_vec());
+        self.has_queue_pairs(id, peers.len().max(has));
         self.bind_anew(now, id);
         Ok(None)
     }
@@ -166,6 +168,7 @@ impl LeaseTable {
             return;
         };
         if lease.step(Event::NotBound) {
+            self.recount_queue_pairs(binding_id.lease_id);
             self.refuse_binding(now, binding_id, error);
             self.arm(binding_id.lease_id);
         }

@@ -69,6 +69,9 @@ pub(crate) struct Lease {
     /// See [`LeaseRecord::intent`].
     pub(crate) intent: Option<Box<LeaseIntent>>,
     pub(crate) peers: Vec<RdmaPeer>,
+    /// Queue pairs of the node that it has or will get; without a client's, one. Until the lease is released.
+    /// [`LeaseTable::has_queue_pairs`](crate::LeaseTable::has_queue_pairs) changes it.
+    pub(crate) queue_pairs: usize,
     /// `Some`: an earlier run bound the lease, and this run has not yet, so that the next bind adopts the objects that
     /// are left. The number of such binds that failed.
     pub(crate) adoptions_failed: Option<u32>,
@@ -115,6 +118,7 @@ impl Lease {
             terms: None,
             intent: None,
             peers: Vec::new(),
+            queue_pairs: 0,
             adoptions_failed: None,
             end: None,
             over_since: None,

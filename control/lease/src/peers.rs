@@ -33,6 +33,7 @@ impl LeaseTable {
             PeerChange::Add(peers) => {
                 check_peers(peers)?;
                 lease.check_room_for(peers.len())?;
+                self.check_queue_pairs(&asked.tenant, peers.len())?;
             }
             PeerChange::Remove(_) if lease.in_use().is_none() => return Err(lease.busy()),
             PeerChange::Remove(numbers) => {
@@ -44,6 +45,10 @@ impl LeaseTable {
         lease.since = Some(now.boot);
         lease.remakes(Remaking::Peers);
         let order = Order::ChangePeers(lease.binding_id(), change.clone());
+        if let PeerChange::Add(peers) = change {
+            let has = lease.queue_pairs;
+            self.has_queue_pairs(id, has + peers.len());
+        }
         self.put(id);
         self.order(order);
         self.arm(id);
@@ -57,16 +62,43 @@ impl LeaseTable {
             return;
         };
         lease.forget_peers_that_left(&binding);
-        let generation = lease.generation;
+        let (generation, pairs) = (lease.generation, numbers(&binding).len());
         lease.is_made(Box::new(Bound {
             generation,
             binding,
         }));
+        self.has_queue_pairs(binding_id.lease_id, pairs);
         self.extend(now, binding_id.lease_id);
+    }
+
+    /// What was asked for was not made: the lease has the queue pairs of its binding in use.
+    pub(crate) fn recount_queue_pairs(&mut self, id: LeaseId) {
+        let bound = self.leases.get(&id).and_then(Lease::binding);
+        let pairs = bound.map_or(0, |it| numbers(&it.binding).len());
+        self.has_queue_pairs(id, pairs);
+    }
+
+    /// Counts the queue pairs of a lease to its tenant. One that takes them counts one at least.
+    pub(crate) fn has_queue_pairs(&mut self, id: LeaseId, pairs: usize) {
+        let Some(lease) = self.leases.get_mut(&id).filter(|it| it.queue_pairs > 0) else {
+            return;
+        };
+        let had = core::mem::replace(&mut lease.queue_pairs, pairs.max(1));
+        if let Some(tenant) = self.tenants.get_mut(&lease.tenant) {
+            tenant.queue_pairs = tenant.queue_pairs.saturating_sub(had) + lease.queue_pairs;
+        }
     }
 }
 
 impl Lease {
+    /// The queue pairs of a lease that is not bound yet: none if it takes none.
+    pub(crate) fn queue_pairs_at_first(&self) -> usize {
+        match self.takes_peers() {
+            true => self.peers.len().max(1),
+            false => 0,
+        }
+    }
+
     /// Whether queue pairs of a client are connected, or were and have all left.
     fn is_connected(&self) -> bool {
         let rdma = self.binding().and_then(|it| it.binding.rdma());
@@ -126,7 +158,7 @@ impl Lease {
 }
 
 /// The numbers of the node's queue pairs, in order.
-fn numbers(binding: &Binding) -> Vec<u32> {
+pub(crate) fn numbers(binding: &Binding) -> Vec<u32> {
     let of = |rdma: &fabricbios_wire::RdmaBinding| {
         let further = rdma.further.iter().map(|pair| pair.qp_num);
         let all = core::iter::once(rdma.qp_num).chain(further);

@@ -129,6 +129,7 @@ impl LeaseTable {
         let intent = Some(&request.intent).filter(|intent| !intent.is_empty());
         lease.intent = intent.cloned().map(Box::new);
         lease.peers = request.terms.rdma_peers().to_vec();
+        lease.queue_pairs = lease.queue_pairs_at_first();
         lease.waiting.push((Waiting::Grant, asked.ticket));
         lease.wanted = Some(Box::new((wanted(request), admitted.policy)));
         let _begins = lease.step(Event::Asked);

@@ -187,6 +187,7 @@ impl LeaseTable {
         let mut lease = Lease::new(now, id, tenant, of, kind, placement);
         lease.restore(now, record, held, stays);
         lease.cut_within = cut_within;
+        lease.queue_pairs = lease.queue_pairs_at_first();
         let state = lease.state();
         self.lives(lease);
         match state {

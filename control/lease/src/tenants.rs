@@ -32,6 +32,8 @@ pub(crate) struct Tenant {
     holds: BTreeMap<ResourceType, u64>,
     /// Binds and rotations that are ordered and not reported.
     pub(crate) on_their_way: usize,
+    /// Queue pairs of the node in its live leases, see [`Lease::queue_pairs`].
+    pub(crate) queue_pairs: usize,
 }
 
 impl Tenant {
@@ -39,6 +41,7 @@ impl Tenant {
     pub(crate) fn counts(&self, leases: &[&Lease]) -> bool {
         let ids: BTreeSet<LeaseId> = leases.iter().map(|lease| lease.id).collect();
         let outstanding = leases.iter().filter(|lease| lease.is_on_its_way());
+        let queue_pairs: usize = leases.iter().map(|lease| lease.queue_pairs).sum();
         let mut holds: BTreeMap<ResourceType, u64> = BTreeMap::new();
         for lease in leases {
             *holds.entry(lease.kind).or_default() += lease.placement.amount();
@@ -48,6 +51,7 @@ impl Tenant {
         let leaving: BTreeSet<LeaseId> = leaving.map(|lease| lease.id).collect();
         (ids, leaving) == (self.live.clone(), self.leaving.clone())
             && outstanding.count() == self.on_their_way
+            && queue_pairs == self.queue_pairs
             && self
                 .holds
                 .iter()
@@ -120,6 +124,19 @@ impl LeaseTable {
         ))
     }
 
+    /// Refuses this many more queue pairs of the node beyond the limit of the tenant.
+    pub(crate) fn check_queue_pairs(&self, name: &str, more: usize) -> Result<(), Refusal> {
+        let has = self.tenants.get(name).map_or(0, |it| it.queue_pairs);
+        let max = self.policy.tenant_queue_pairs_max;
+        if more == 0 || has.saturating_add(more) <= max {
+            return Ok(());
+        }
+        over_quota(format!(
+            "tenant {name} has {has} queue pairs and may have {max} on this node (queue-pairs-per-tenant-max): \
+             let some leave, wait until a lease ends, or ask its operator for more"
+        ))
+    }
+
     /// Refuses one more binding or rotation of the tenant beyond its limit. They take turns with those of other
     /// tenants; the limit is on how many wait.
     pub(crate) fn check_binds(&self, name: &str) -> Result<(), Refusal> {
@@ -158,6 +175,7 @@ impl LeaseTable {
         let tenant = self.tenants.entry(lease.tenant.clone()).or_default();
         tenant.live.insert(lease.id);
         *tenant.holds.entry(lease.kind).or_default() += lease.placement.amount();
+        tenant.queue_pairs += lease.queue_pairs;
         self.change_held(&lease, true);
         self.leases.insert(lease.id, lease);
     }
@@ -167,8 +185,10 @@ impl LeaseTable {
         let length = lease.placement.amount();
         let enough = self.tenants.get_mut(&lease.tenant).is_some_and(|tenant| {
             let holds = tenant.holds.entry(lease.kind).or_default();
-            let enough = tenant.live.remove(&lease.id) && *holds >= length;
+            let pairs = tenant.queue_pairs.checked_sub(lease.queue_pairs);
+            let enough = tenant.live.remove(&lease.id) && *holds >= length && pairs.is_some();
             *holds = holds.saturating_sub(length);
+            tenant.queue_pairs = pairs.unwrap_or(0);
             enough
         });
         self.forget_idle(&lease.tenant);

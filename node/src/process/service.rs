@@ -229,6 +229,9 @@ fn policy(settings: &Settings, inventory: &Inventory, offered: &[Offered]) -> Po
         tenant_leases_max: settings
             .leases_per_tenant_max
             .map_or(default.tenant_leases_max, |most| most as usize),
+        tenant_queue_pairs_max: settings
+            .queue_pairs_per_tenant_max
+            .map_or(default.tenant_queue_pairs_max, |most| most as usize),
         tenant_capacity_max: capacities
             .filter_map(|it| Some((it.kind, it.per_tenant_max?)))
             .collect(),

@@ -63,6 +63,10 @@ pub struct Settings {
     #[arg(long, value_name = "N", value_parser = values::number(1..=u32::MAX, 16_384))]
     pub leases_per_tenant_max: Option<u32>,
 
+    /// Most queue pairs of the node in the leases of one tenant over RDMA; a lease has one at least [default: 16384].
+    #[arg(long, value_name = "N", value_parser = values::number(1..=u32::MAX, 16_384))]
+    pub queue_pairs_per_tenant_max: Option<u32>,
+
     /// Most requests of one tenant in a second; 0 for any number. Operators have no such bound [default: 20000].
     #[arg(long, value_name = "N", value_parser = values::number(0..=u32::MAX, 20_000))]
     pub requests_per_tenant_max: Option<u32>,

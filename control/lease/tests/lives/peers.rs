@@ -100,6 +100,52 @@ fn a_lease_has_64_queue_pairs_at_most() {
 }
 
 #[test]
+fn a_tenant_has_as_many_queue_pairs_as_the_operator_says() {
+    let mut world = World::with_policy(Policy {
+        tenant_queue_pairs_max: 3,
+        ..Policy::default()
+    });
+    let first = joined(&mut world, 0);
+    let second = world.granted(1, 10, 0);
+    let two_more = PeerChange::Add(vec![peer(), peer()]);
+    let more = Request::LeaseBind {
+        lease_id: second.lease_id,
+        peers: vec![peer(), peer()],
+    };
+    let refused = [
+        change(&mut world, first.lease_id, two_more),
+        join(&mut world, first.lease_id),
+        world.ask(more),
+        world.ask(alloc(4096, 10, 0)),
+    ];
+    for ticket in refused {
+        let refusal = world.refusal(ticket);
+        assert_eq!(refusal.error, LeaseError::CapacityExceeded);
+        let names = refusal.message.contains("queue-pairs-per-tenant-max");
+        assert!(names, "{refusal:?}");
+    }
+    assert_eq!(world.orders, [], "nothing was made");
+    // Another tenant has its own.
+    world.ask_as("bob", Role::Tenant, alloc(4096, 10, 0));
+    world.bind_order();
+
+    // One that was not made does not count, and neither does one that left, nor those of a lease that is released.
+    leave(&mut world, first.lease_id, &[19]);
+    world.order();
+    world.report(Report::PeersChanged(first, Ok(with(7, &[18]))));
+    join(&mut world, first.lease_id);
+    world.order();
+    let lost = BindError::Unavailable(failed("connect"));
+    world.report(Report::PeersChanged(first, Err(lost)));
+    join(&mut world, first.lease_id);
+    world.order();
+    world.report(Report::PeersChanged(first, Ok(with(7, &[18, 20]))));
+    ended(&mut world, second);
+    let ticket = world.ask(alloc(4096, 10, 0));
+    assert_eq!(world.answer(ticket), None, "it is being bound");
+}
+
+#[test]
 fn the_last_one_stays_while_an_old_key_works() {
     let mut world = World::new();
     let binding_id = world.granted(1, 10, 0);

@@ -54,6 +54,12 @@ const VALUES: &[Values] = &[
         "16384",
     ),
     (
+        "queue-pairs-per-tenant-max",
+        &["1", "4294967295"],
+        &["0", "4294967296", "many"],
+        "16384",
+    ),
+    (
         "requests-per-tenant-max",
         &["0", "4294967295"],
         &["4294967296", "-1", "many"],
