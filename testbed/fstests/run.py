@@ -50,20 +50,24 @@ def run_all(checkout, fs, tests, devices):
                    "RESULT_BASE": str(RESULTS)}
     process = upstream.check(checkout, tests, environment, subprocess.PIPE)
     said, shown, began = "", 0, time.monotonic()
-    while select.select([process.stdout], [], [], LIMIT_SECS)[0] and (piece := os.read(process.stdout.fileno(), 1 << 16)):
+    while piece := more(process.stdout):
         said += piece.decode(errors="replace")
         for test, status, why in results.rows(said)[shown:]:
             print(upstream.cells(test, f"{time.monotonic() - began:.0f} s", status, why), flush=True)
             shown, began = shown + 1, time.monotonic()
             keep(test, status)
-    ended = process.poll() is not None or not results.rows(said)[shown:] and shown == len(tests)
     if shown < len(tests):
-        why = f"check said: {said.strip()[-200:]}" if ended else f"it did not end within {LIMIT_SECS} s"
-        print(upstream.cells(tests[shown], "", "fail", " ".join(why.split())), flush=True)
+        why = f"it did not end within {LIMIT_SECS} s" if piece is None else f"check said: {' '.join(said.split())[-200:]}"
+        print(upstream.cells(tests[shown], "", "fail", why), flush=True)
         fresh(tests[shown], "others undone")
     if not upstream.end(process):
         fresh(tests[-1], "a process that cannot be killed")
     block.run("umount", "--quiet", *MOUNTS.values())
+
+
+def more(output):
+    """What `check` says next, b"" at its end, or None if it says nothing for the time of a test."""
+    return os.read(output.fileno(), 1 << 16) if select.select([output], [], [], LIMIT_SECS)[0] else None
 
 
 def keep(test, status):

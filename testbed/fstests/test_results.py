@@ -8,7 +8,7 @@ import results
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "guest"))
 
-import upstream  # noqa: E402
+import upstream
 
 OUTPUT = """\
 FSTYP         -- ext4

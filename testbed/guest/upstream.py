@@ -13,6 +13,8 @@ from checks import until
 # Exit status of a runner when the next test has to run in another guest.
 FRESH = 75
 DYING_SECS = 20
+# Long enough to clean the blocks of some leases on a slow machine.
+CLEANED_SECS = 60
 
 
 def cells(*words):
@@ -39,7 +41,8 @@ class Before:
     """A node as it was before the tests."""
 
     def __init__(self, node):
-        self.node, self.traces, self.free = node, block.traces(), self._available()
+        self.node, self.traces = node, block.traces()
+        self.free = self._available()
 
     def _available(self):
         return sorted(row["available"] for row in block.resources(self.node.operator).values())
@@ -53,7 +56,7 @@ class Before:
     def unwell(self):
         """The differences, once leases that have ended are cleaned; or None."""
         with contextlib.suppress(TimeoutError):
-            until(lambda: self._available() == self.free, DYING_SECS)
+            until(lambda: self._available() == self.free, CLEANED_SECS)
         words = [f"fenced: {fence['resource_id']}" for fence in self.node.operator.fences()] or self.changed()
         words += [] if self._available() == self.free else ["blocks that are not free"]
         return "; ".join(words[:3]) or None
