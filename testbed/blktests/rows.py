@@ -81,8 +81,3 @@ def about(checkout, test):
 def wants_device(own):
     """Whether the test needs devices of the operator."""
     return "test_device" in own or "test_device_array" in own
-
-
-def cells(*words):
-    """A row of a table."""
-    return "| " + " | ".join(word.replace("|", "/") for word in words) + " |"

@@ -6,7 +6,6 @@ found; FRESH when the next has to run in another guest."""
 import contextlib
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 import tempfile
@@ -18,12 +17,12 @@ import block  # noqa: E402
 import nvme_host  # noqa: E402
 import nvmet_tree  # noqa: E402
 import rows  # noqa: E402
+import upstream  # noqa: E402
 from checks import give_back  # noqa: E402
 from fabric import Refused  # noqa: E402
+from upstream import DYING_SECS, FRESH, cells  # noqa: E402
 
-FRESH = 75
 LIMIT_SECS = 240
-DYING_SECS = 20
 IMAGE_MIB = 64
 POOL_MIB = 1024
 STATE, REMARKS = pathlib.Path("/run/blktests-lease"), pathlib.Path("/run/blktests-remarks")
@@ -69,10 +68,8 @@ class Leases:
         self.environment = {"NVME_TARGET_CONTROL": str(HERE / "nvme_target_control"), "FABRICBIOS_NODE": node.address,
                             "FABRICBIOS_IDENTITY": str(self.tenant.identity), "BLKTESTS_STATE": str(STATE),
                             "BLKTESTS_REMARKS": str(REMARKS)}
-        self.before, self.free = block.traces(), self._available()
-
-    def _available(self):
-        return sorted(row["available"] for row in block.resources(self.node.operator).values())
+        self.before = upstream.Before(node)
+        self.unwell = self.before.unwell
 
     def refuses(self, own, known):
         """Why a test is not run at all, or None."""
@@ -85,47 +82,27 @@ class Leases:
         with block.attached(self.tenant, IMAGE_MIB * block.MIB, transport=f"nvme-{self.trtype}") as (_, path):
             yield path
 
-    def changed(self):
-        """The objects in the kernel that were added or changed since the start."""
-        after = block.traces()
-        words = [f"configfs: {path}" for path in nvmet_tree.difference(self.before["nvmet"], after["nvmet"])]
-        return words + (["device-mapper devices"] if after["dm"] != self.before["dm"] else [])
-
     def leftover(self):
         """Gives back the leases that a test has left; returns the remaining differences from the start, or None. If the
         test gave back its lease and the hook forgot the lease, this sends no request to the node."""
-        if not STATE.exists() and not self.changed():
+        if not STATE.exists() and not self.before.changed():
             return None
         STATE.unlink(missing_ok=True)
         for lease in self.tenant.ask("lease", "list")["leases"]:
             give_back(self.tenant, lease)
         return self.unwell()
 
-    def unwell(self):
-        """The differences from the state before the first test, or None."""
-        with contextlib.suppress(TimeoutError):
-            nvme_host.until(lambda: self._available() == self.free, DYING_SECS)
-        fences = self.node.operator.ask("fence", "list")["fences"]
-        words = [f"fenced: {fence['resource_id']}" for fence in fences] or self.changed()
-        words += [] if self._available() == self.free else ["blocks that are not free"]
-        return "; ".join(words[:3]) or None
-
 
 def check(checkout, test, environment):
     """The output of `check`, and whether it ended by itself; None instead if even SIGKILL did not end it."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
-        # A session of its own: background processes of the test end with it.
-        group = subprocess.Popen(["./check", test], cwd=checkout, env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
-                                 stdout=output, stderr=output, start_new_session=True)
+        process = upstream.check(checkout, [test], environment, output)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            group.wait(LIMIT_SECS)
-        ended = group.poll() is not None
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(group.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            group.wait(DYING_SECS)
+            process.wait(LIMIT_SECS)
+        ended = process.poll() is not None
+        gone = upstream.end(process)
         output.seek(0)
-        return output.read(), ended if group.poll() is not None else None
+        return output.read(), ended if gone else None
 
 
 def run(checkout, test, trtype, target, about, wants_device):
@@ -173,7 +150,7 @@ def run_all(checkout, trtype, tests, target):
         REMARKS.unlink(missing_ok=True)
         about, (own, known) = rows.about(checkout, test), rows.sources(checkout, test)
         if why := target.refuses(own, known):
-            print(rows.cells(test, about, "skip", why), flush=True)
+            print(cells(test, about, "skip", why), flush=True)
             continue
         found = [(test, about, "fail", "this guest was not fit for it")]
         try:
@@ -182,12 +159,12 @@ def run_all(checkout, trtype, tests, target):
         except (OSError, RuntimeError, TimeoutError, subprocess.SubprocessError, Refused) as error:
             left = f"a guest where this failed: {error}"
         for row in explained(found):
-            print(rows.cells(*row), flush=True)
+            print(cells(*row), flush=True)
         if left:
             print(f"{test} left {left}; the next test has a guest of its own", file=sys.stderr, flush=True)
             os._exit(FRESH)  # The guest goes, and with it a node that might not want to.
     if wrong := target.unwell():
-        print(rows.cells("the node", f"after {tests[-1]}", "fail", wrong), flush=True)
+        print(cells("the node", f"after {tests[-1]}", "fail", wrong), flush=True)
 
 
 @contextlib.contextmanager

@@ -76,9 +76,6 @@ class Output(unittest.TestCase):
     def test_the_image_that_is_asked_for(self):
         self.assertEqual([350, None], [rows.image_needed(row[3]) for row in rows.rows(OUTPUT)[:2:-1]])
 
-    def test_a_cell_stays_one_cell(self):
-        self.assertEqual(rows.cells("nvme/901", "no a|b"), "| nvme/901 | no a/b |")
-
 
 class Text(unittest.TestCase):
     def setUp(self):

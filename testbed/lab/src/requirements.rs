@@ -31,6 +31,8 @@ pub enum Need {
     Clients,
     /// Build and run the NVMe group of blktests, which is no part of `ALL`.
     Blktests,
+    /// Build and run xfstests, which is no part of `ALL`.
+    Fstests,
 }
 
 impl Need {
@@ -87,6 +89,20 @@ const BLKTESTS_PACKAGES: [(&str, Option<&str>); 6] = [
     ("make", Some("make")),
     ("sudo", Some("sudo")),
     ("uuid-runtime", Some("uuidgen")),
+    ("xfsprogs", Some("mkfs.xfs")),
+];
+const FSTESTS_PACKAGES: [(&str, Option<&str>); 12] = [
+    ("acl", Some("getfacl")),
+    ("attr", Some("getfattr")),
+    ("automake", Some("automake")),
+    ("bc", Some("bc")),
+    ("gawk", Some("gawk")),
+    ("libacl1-dev", None),
+    ("libaio-dev", None),
+    ("libtool-bin", Some("libtool")),
+    ("make", Some("make")),
+    ("uuid-dev", None),
+    ("xfslibs-dev", None),
     ("xfsprogs", Some("mkfs.xfs")),
 ];
 const PYTHON_PACKAGES: [(&str, Option<&str>); 1] = [("python3", Some("python3"))];
@@ -332,6 +348,7 @@ fn packages(needs: &[Need]) -> Vec<Package> {
             Need::Lint => &LINT_PACKAGES,
             Need::Clients => &CLIENT_PACKAGES,
             Need::Blktests => &BLKTESTS_PACKAGES,
+            Need::Fstests => &FSTESTS_PACKAGES,
             Need::Nextest | Need::Deny => &[],
         };
         let new = further

@@ -135,6 +135,7 @@ pub(crate) fn python(layout: &Layout) -> Result<Outcome> {
         "testbed/names.py",
         "testbed",
         "testbed/blktests",
+        "testbed/fstests",
         "testbed/lab/boot",
         "testbed/guest",
         "testbed/vectors",

@@ -13,6 +13,7 @@ mod checks;
 mod compare;
 mod demo;
 mod files;
+mod fstests;
 mod fuzz;
 mod gpu_test;
 mod lab;
@@ -28,6 +29,7 @@ mod stand_ins;
 mod suites;
 mod test;
 mod toolchain;
+mod upstream;
 mod wheels;
 
 use clap::{Parser, Subcommand};
@@ -66,6 +68,8 @@ enum Task {
     Lines(lines::Arguments),
     /// Run the NVMe group of blktests, from a checkout of it, against a node in a guest
     Blktests(blktests::Arguments),
+    /// Run tests of xfstests, from a checkout of it, on leased devices and on loop devices in guests
+    Fstests(fstests::Arguments),
     /// Run stock Mooncake and NIXL on a lease and without, and show what each reader gets when its memory is somebody else's
     Compare(compare::Arguments),
     /// Build the stand-ins of the vendors' GPU libraries, for tests without a GPU, in target/stand-ins
@@ -92,6 +96,7 @@ fn main() -> ExitCode {
         Task::Bench(arguments) => bench::run(&layout, &arguments),
         Task::Lines(arguments) => lines::run(&layout, &arguments),
         Task::Blktests(arguments) => blktests::run(&layout, &arguments),
+        Task::Fstests(arguments) => fstests::run(&layout, &arguments),
         Task::Compare(arguments) => compare::run(&layout, &arguments),
         Task::Lab(arguments) => lab::run(&layout, &arguments),
         Task::StandIns => stand_ins::command(&layout),

@@ -75,7 +75,13 @@ impl Shown {
     }
 
     fn is_lab(&self) -> bool {
-        matches!(self, Self::Command(it) if it.starts_with("lab:") || it.starts_with("cargo xtask lab") || it.starts_with("cargo xtask blktests"))
+        let starts = [
+            "lab:",
+            "cargo xtask lab",
+            "cargo xtask blktests",
+            "cargo xtask fstests",
+        ];
+        matches!(self, Self::Command(it) if starts.iter().any(|start| it.starts_with(start)))
     }
 }
 
