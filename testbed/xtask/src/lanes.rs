@@ -4,15 +4,19 @@
 use anyhow::{Result, anyhow};
 use std::sync::{Mutex, PoisonError};
 
-/// The most suites that run at the same time: each spends half of its time waiting for leases to end.
-pub(crate) const MAX: usize = 2;
+/// The most suites that run at the same time, one more than the processors of the smallest host with several: each spends
+/// a third of its time or more waiting for leases to end.
+pub(crate) const MAX: usize = 3;
+
+/// Further lanes take no item with a machine of its own, which may have more processors than the host.
+const WITH_MACHINES: usize = 2;
 
 /// After this many items have failed twice, nothing more is repeated: the cause is not chance.
 const FAILED_TWICE_MAX: usize = 3;
 
 /// Calls `lane` once for each lane, on its own thread, with an iterator over the lane's work and with a flag that tells
 /// whether other lanes run beside it. Each item of `work` is done once, in its order, except that one lane does the items
-/// of the same `machine`, one after the other, so that it boots once; `quiet` items are done by one more lane after all
+/// of the same `machine`, one after the other, so that it boots once, and at most two lanes do items with a `machine`; `quiet` items are done by one more lane after all
 /// others have ended. If a lane stops early, the others do the remaining work. Returns an error if a lane returned one.
 pub(crate) fn run<W: Send, M: PartialEq + Send>(
     cpus: usize,
@@ -22,7 +26,7 @@ pub(crate) fn run<W: Send, M: PartialEq + Send>(
     lane: impl Fn(&mut dyn Iterator<Item = W>, bool) -> Result<()> + Sync,
 ) -> Result<()> {
     let (quiet, beside): (Vec<W>, Vec<W>) = work.into_iter().partition(quiet);
-    let lanes = cpus.min(MAX);
+    let lanes = if cpus == 1 { 1 } else { MAX };
     [(lanes, beside), (1, quiet)]
         .into_iter()
         .map(|(lanes, work)| all(lanes.min(work.len()), work, &machine, &lane))
@@ -37,13 +41,16 @@ struct List<W, M> {
 
 impl<W, M: PartialEq> List<W, M> {
     /// The next item of a lane: the first with the machine of the lane's last item, else the first whose machine no lane
-    /// has, else the first.
+    /// has, else the first. Of further lanes the first without a machine.
     fn take(&mut self, lane: usize, machine: &impl Fn(&W) -> Option<M>) -> Option<W> {
         let all: Vec<Option<M>> = self.work.iter().map(machine).collect();
         let (own, has) = (&self.machines[lane], |it| self.machines.contains(it));
         let same = all.iter().position(|it| it.is_some() && it == own);
         let free = || all.iter().position(|it| it.is_none() || !has(it));
-        let at = same.or_else(free).unwrap_or(0);
+        let at = match lane < WITH_MACHINES {
+            true => same.or_else(free).unwrap_or(0),
+            false => all.iter().position(Option::is_none)?,
+        };
         self.machines[lane] = all.into_iter().nth(at)?;
         Some(self.work.remove(at))
     }
@@ -170,13 +177,13 @@ mod tests {
     }
 
     #[test]
-    fn two_run_beside_each_other_and_a_quiet_one_alone_at_the_end() {
-        let (both, running) = (Barrier::new(2), AtomicUsize::new(0));
-        let (begun, ended) = done(2, &[90, 1, 91, 2], |work, beside| {
+    fn three_run_beside_each_other_and_a_quiet_one_alone_at_the_end() {
+        let (all, running) = (Barrier::new(3), AtomicUsize::new(0));
+        let (begun, ended) = done(2, &[90, 1, 91, 2, 3], |work, beside| {
             let others = running.fetch_add(1, Ordering::SeqCst);
             if work < 90 {
-                // Each lane waits here until the other has begun.
-                both.wait();
+                // Each lane waits here until the others have begun.
+                all.wait();
             } else {
                 assert_eq!((others, beside), (0, false));
             }
@@ -184,7 +191,7 @@ mod tests {
             Ok(())
         });
         ended.unwrap();
-        assert_eq!(begun[2..], [90, 91]);
+        assert_eq!(begun[3..], [90, 91]);
     }
 
     #[test]
@@ -204,6 +211,12 @@ mod tests {
         list.work = vec![80, 81];
         let mut take = |lane| list.take(lane, &machine);
         assert_eq!([0, 1, 0].map(&mut take), [Some(80), Some(81), None]);
+
+        // A third lane leaves machines to the others.
+        list.work = vec![60, 1, 70];
+        list.machines = vec![None; 3];
+        let mut take = |lane| list.take(lane, &machine);
+        assert_eq!([2, 2, 0].map(&mut take), [Some(1), None, Some(60)]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Runs lab suites, two at a time, and shows the output of each as a whole. A suite that fails runs once more, alone, in a
+//! Runs lab suites, three at a time, and shows the output of each as a whole. A suite that fails runs once more, alone, in a
 //! fresh guest, after all others have ended.
 
 use crate::cargo::Scope;
