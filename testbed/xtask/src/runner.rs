@@ -119,7 +119,7 @@ pub(crate) fn run(
         cpus,
         with_job.collect(),
         |(_, suite)| suite.kind.quiet(),
-        |(_, suite)| suite.kind.processors().filter(|_| suite.kind.shares()),
+        |(_, suite)| suite.kind.processors(),
         |suites, beside| runner.lane(suites, beside),
     );
     let failed = std::mem::take(&mut *lock(&runner.failed));
