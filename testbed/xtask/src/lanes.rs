@@ -8,16 +8,16 @@ use std::sync::{Mutex, PoisonError};
 /// a third of its time or more waiting for leases to end.
 pub(crate) const MAX: usize = 3;
 
-/// Further lanes take no item with a machine of its own, which may have more processors than the host.
-const WITH_MACHINES: usize = 2;
+/// As many items with machines of their own, which may have more processors than the host, run at the same time.
+const MACHINES_MAX: usize = 2;
 
 /// After this many items have failed twice, nothing more is repeated: the cause is not chance.
 const FAILED_TWICE_MAX: usize = 3;
 
 /// Calls `lane` once for each lane, on its own thread, with an iterator over the lane's work and with a flag that tells
 /// whether other lanes run beside it. Each item of `work` is done once, in its order, except that one lane does the items
-/// of the same `machine`, one after the other, so that it boots once, and at most two lanes do items with a `machine`; `quiet` items are done by one more lane after all
-/// others have ended. If a lane stops early, the others do the remaining work. Returns an error if a lane returned one.
+/// of the same `machine`, one after the other, so that it boots once. Items with a `machine` are done first, by fewer lanes;
+/// `quiet` items are done by one more lane after all others have ended. If a lane stops early, the others do the remaining work. Returns an error if a lane returned one.
 pub(crate) fn run<W: Send, M: PartialEq + Send>(
     cpus: usize,
     work: Vec<W>,
@@ -26,11 +26,16 @@ pub(crate) fn run<W: Send, M: PartialEq + Send>(
     lane: impl Fn(&mut dyn Iterator<Item = W>, bool) -> Result<()> + Sync,
 ) -> Result<()> {
     let (quiet, beside): (Vec<W>, Vec<W>) = work.into_iter().partition(quiet);
-    let lanes = if cpus == 1 { 1 } else { MAX };
-    [(lanes, beside), (1, quiet)]
-        .into_iter()
-        .map(|(lanes, work)| all(lanes.min(work.len()), work, &machine, &lane))
-        .fold(Ok(()), Result::and)
+    let (with_machine, beside) = beside.into_iter().partition(|work| machine(work).is_some());
+    let lanes = |max| if cpus == 1 { 1 } else { max };
+    [
+        (lanes(MACHINES_MAX), with_machine),
+        (lanes(MAX), beside),
+        (1, quiet),
+    ]
+    .into_iter()
+    .map(|(lanes, work)| all(lanes.min(work.len()), work, &machine, &lane))
+    .fold(Ok(()), Result::and)
 }
 
 /// The work that no lane has taken, and the machine of the last item of each lane.
@@ -41,16 +46,13 @@ struct List<W, M> {
 
 impl<W, M: PartialEq> List<W, M> {
     /// The next item of a lane: the first with the machine of the lane's last item, else the first whose machine no lane
-    /// has, else the first. Of further lanes the first without a machine.
+    /// has, else the first.
     fn take(&mut self, lane: usize, machine: &impl Fn(&W) -> Option<M>) -> Option<W> {
         let all: Vec<Option<M>> = self.work.iter().map(machine).collect();
         let (own, has) = (&self.machines[lane], |it| self.machines.contains(it));
         let same = all.iter().position(|it| it.is_some() && it == own);
         let free = || all.iter().position(|it| it.is_none() || !has(it));
-        let at = match lane < WITH_MACHINES {
-            true => same.or_else(free).unwrap_or(0),
-            false => all.iter().position(Option::is_none)?,
-        };
+        let at = same.or_else(free).unwrap_or(0);
         self.machines[lane] = all.into_iter().nth(at)?;
         Some(self.work.remove(at))
     }
@@ -177,13 +179,13 @@ mod tests {
     }
 
     #[test]
-    fn three_run_beside_each_other_and_a_quiet_one_alone_at_the_end() {
-        let (all, running) = (Barrier::new(3), AtomicUsize::new(0));
-        let (begun, ended) = done(2, &[90, 1, 91, 2, 3], |work, beside| {
+    fn two_machines_come_first_then_three_side_by_side_and_a_quiet_one_alone_at_the_end() {
+        let (two, three, running) = (Barrier::new(2), Barrier::new(3), AtomicUsize::new(0));
+        let (begun, ended) = done(2, &[90, 1, 60, 91, 2, 70, 3], |work, beside| {
             let others = running.fetch_add(1, Ordering::SeqCst);
             if work < 90 {
                 // Each lane waits here until the others have begun.
-                all.wait();
+                if work >= 60 { &two } else { &three }.wait();
             } else {
                 assert_eq!((others, beside), (0, false));
             }
@@ -191,7 +193,10 @@ mod tests {
             Ok(())
         });
         ended.unwrap();
-        assert_eq!(begun[3..], [90, 91]);
+        let mut machines = begun[..2].to_vec();
+        machines.sort_unstable();
+        assert_eq!(machines, [60, 70]);
+        assert_eq!(begun[5..], [90, 91]);
     }
 
     #[test]
@@ -211,12 +216,6 @@ mod tests {
         list.work = vec![80, 81];
         let mut take = |lane| list.take(lane, &machine);
         assert_eq!([0, 1, 0].map(&mut take), [Some(80), Some(81), None]);
-
-        // A third lane leaves machines to the others.
-        list.work = vec![60, 1, 70];
-        list.machines = vec![None; 3];
-        let mut take = |lane| list.take(lane, &machine);
-        assert_eq!([2, 2, 0].map(&mut take), [Some(1), None, Some(60)]);
     }
 
     #[test]
