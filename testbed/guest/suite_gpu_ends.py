@@ -42,7 +42,7 @@ def scrub(suite, node):
     suite.check("the share is told", line and "%" in line, "a percentage", line)
     alice.free(again)
     # Missing memory is noticed at a look at the device, or at the latest when all of the memory is wiped.
-    for knob, whys in (("short-scrub", ["could be wiped"]), ("lost", ["could be wiped", "have not come back"])):
+    for knob, whys in (("short-scrub", ["could be wiped"]), *length((("lost", ["could be wiped", "have not come back"]),), ())):
         lease = until(lambda: leases_again(alice, nvidia), 60, "the device free again")
         with filled(node, alice, lease, 16 << 20):
             node.knob(knob, 8 << 20)
@@ -177,7 +177,7 @@ def keepers(suite):
         stranger = subprocess.Popen(["sleep", "1000"], user=STRANGER, group=STRANGER, env={"FABRICBIOS_GPU_LEASE": "1"})
         ways = ("first-thread", "chain", "own-table", "in-flight")
         lease = until(lambda: leases_again(alice, nvidia), 60, "the device free")
-        for where, hows in (("container", length(("closed", *ways), ("closed", "chain"))), ("entered", length(("closed", *ways, "ring"), ("closed", "chain"))),
+        for where, hows in (("container", length(("closed", *ways), ("closed", "chain"))), ("entered", length(("closed", *ways, "ring"), ("closed",))),
                             ("user", (*ways, "ring"))):  # Closed, it lives, and cannot open the device: suite_gpu, nodes.
             for how in hows:
                 words = [str(fast_chain), str(NODE)] if (where, how) == ("user", "chain") else ["python3", str(keeper), how, str(NODE)]
@@ -204,7 +204,7 @@ def keepers(suite):
                 process.wait(60)
                 process.stdout.close()
         alice.free(lease)
-        for name, number in (("stopped", signal.SIGSTOP), ("dead", signal.SIGKILL)):
+        for name, number in (*length((("stopped", signal.SIGSTOP),), ()), ("dead", signal.SIGKILL)):
             opener_without_daemon(suite, node, uid, name, number)
         suite.equal("nothing is fenced", [], node.operator.fences())
         suite.equal("a stranger with a lease's variable lives", None, stranger.poll())

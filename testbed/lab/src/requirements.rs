@@ -297,7 +297,12 @@ fn cargo_install(layout: &Layout, tool: &str) -> Command {
         // Unoptimised: these tools run for seconds here, and an optimised build takes minutes.
         .args(["install", "--locked", "--debug", "--root"])
         .arg(layout.tools())
-        .arg(tool);
+        .arg(tool)
+        .env("CARGO_PROFILE_DEV_DEBUG", "false");
+    if tool == "cargo-nextest" {
+        // Without what it needs only to update itself.
+        command.args(["--no-default-features", "--features", "default-no-update"]);
+    }
     command
 }
 

@@ -3,6 +3,7 @@
 use crate::cargo::{self, Profile, cargo};
 use crate::lab::{BootArguments, say};
 use crate::suites::{GUEST_DIRECTORY, run_program};
+use crate::wheels;
 use anyhow::Result;
 use clap::Args;
 use fabricbios_testbed::requirements::{self, Need};
@@ -38,6 +39,9 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
         let lab = arguments.boot.prepare(layout, &[Need::Guest], &say)?;
         for bench in benches {
             println!("\n== lab:{}", bench.name);
+            if bench.wants.clients {
+                wheels::fetch_clients(layout, false);
+            }
             let start = Instant::now();
             let ended = outcome(run_program(&lab, &bench, layout, Profile::Release));
             report.record(

@@ -4,16 +4,20 @@
 use anyhow::{Result, anyhow};
 use std::sync::{Mutex, PoisonError};
 
-/// The most suites that run at the same time: each spends half of its time waiting for leases to end.
-pub(crate) const MAX: usize = 2;
+/// The most suites that run at the same time, one more than the processors of the smallest host with several: each spends
+/// a third of its time or more waiting for leases to end.
+pub(crate) const MAX: usize = 3;
+
+/// As many items with machines of their own, which may have more processors than the host, run at the same time.
+const MACHINES_MAX: usize = 2;
 
 /// After this many items have failed twice, nothing more is repeated: the cause is not chance.
 const FAILED_TWICE_MAX: usize = 3;
 
 /// Calls `lane` once for each lane, on its own thread, with an iterator over the lane's work and with a flag that tells
 /// whether other lanes run beside it. Each item of `work` is done once, in its order, except that one lane does the items
-/// of the same `machine`, one after the other, so that it boots once; `quiet` items are done by one more lane after all
-/// others have ended. If a lane stops early, the others do the remaining work. Returns an error if a lane returned one.
+/// of the same `machine`, one after the other, so that it boots once. Items with a `machine` are done first, by fewer lanes;
+/// `quiet` items are done by one more lane after all others have ended. If a lane stops early, the others do the remaining work. Returns an error if a lane returned one.
 pub(crate) fn run<W: Send, M: PartialEq + Send>(
     cpus: usize,
     work: Vec<W>,
@@ -22,11 +26,16 @@ pub(crate) fn run<W: Send, M: PartialEq + Send>(
     lane: impl Fn(&mut dyn Iterator<Item = W>, bool) -> Result<()> + Sync,
 ) -> Result<()> {
     let (quiet, beside): (Vec<W>, Vec<W>) = work.into_iter().partition(quiet);
-    let lanes = cpus.min(MAX);
-    [(lanes, beside), (1, quiet)]
-        .into_iter()
-        .map(|(lanes, work)| all(lanes.min(work.len()), work, &machine, &lane))
-        .fold(Ok(()), Result::and)
+    let (with_machine, beside) = beside.into_iter().partition(|work| machine(work).is_some());
+    let lanes = |max| if cpus == 1 { 1 } else { max };
+    [
+        (lanes(MACHINES_MAX), with_machine),
+        (lanes(MAX), beside),
+        (1, quiet),
+    ]
+    .into_iter()
+    .map(|(lanes, work)| all(lanes.min(work.len()), work, &machine, &lane))
+    .fold(Ok(()), Result::and)
 }
 
 /// The work that no lane has taken, and the machine of the last item of each lane.
@@ -170,13 +179,13 @@ mod tests {
     }
 
     #[test]
-    fn two_run_beside_each_other_and_a_quiet_one_alone_at_the_end() {
-        let (both, running) = (Barrier::new(2), AtomicUsize::new(0));
-        let (begun, ended) = done(2, &[90, 1, 91, 2], |work, beside| {
+    fn two_machines_come_first_then_three_side_by_side_and_a_quiet_one_alone_at_the_end() {
+        let (two, three, running) = (Barrier::new(2), Barrier::new(3), AtomicUsize::new(0));
+        let (begun, ended) = done(2, &[90, 1, 60, 91, 2, 70, 3], |work, beside| {
             let others = running.fetch_add(1, Ordering::SeqCst);
             if work < 90 {
-                // Each lane waits here until the other has begun.
-                both.wait();
+                // Each lane waits here until the others have begun.
+                if work >= 60 { &two } else { &three }.wait();
             } else {
                 assert_eq!((others, beside), (0, false));
             }
@@ -184,7 +193,10 @@ mod tests {
             Ok(())
         });
         ended.unwrap();
-        assert_eq!(begun[2..], [90, 91]);
+        let mut machines = begun[..2].to_vec();
+        machines.sort_unstable();
+        assert_eq!(machines, [60, 70]);
+        assert_eq!(begun[5..], [90, 91]);
     }
 
     #[test]

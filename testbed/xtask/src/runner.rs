@@ -1,4 +1,4 @@
-//! Runs lab suites, two at a time, and shows the output of each as a whole. A suite that fails runs once more, alone, in a
+//! Runs lab suites, three at a time, and shows the output of each as a whole. A suite that fails runs once more, alone, in a
 //! fresh guest, after all others have ended.
 
 use crate::cargo::Scope;
@@ -119,7 +119,7 @@ pub(crate) fn run(
         cpus,
         with_job.collect(),
         |(_, suite)| suite.kind.quiet(),
-        |(_, suite)| suite.kind.processors().filter(|_| suite.kind.shares()),
+        |(_, suite)| suite.kind.processors(),
         |suites, beside| runner.lane(suites, beside),
     );
     let failed = std::mem::take(&mut *lock(&runner.failed));

@@ -39,26 +39,36 @@ const RUST_TESTS: [RustTests; 5] = [
         prefix: "socket",
     },
 ];
-/// Suites that take more than a minute in a guest with one processor, the longest first.
-const LONGEST: [&str; 18] = [
+/// Suites that take more than half a minute in their short form, the longest first.
+const LONGEST: [&str; 28] = [
     "suite_net_vf",
-    "suite_gpu_ends",
     "suite_cpu",
+    "suite_gpu_ends",
     "suite_mem_stopped",
-    "suite_block_pools",
     "suite_net_macvlan",
     "nvmet",
-    "suite_gpu",
-    "suite_block_rdma",
-    "suite_block_reboot",
-    "suite_block_restart",
     "suite_block_tcp",
-    "suite_cpu_limits",
+    "suite_block_pools",
+    "suite_block_reboot",
+    "suite_block_rdma",
+    "suite_gpu",
+    "suite_examples",
     "suite_block_stuck",
+    "suite_block_restart",
     "suite_cpu_systemd",
-    "suite_block_ends",
     "suite_block_fbbu",
+    "suite_block_ends",
+    "rxe_window",
+    "suite_mem_region",
+    "suite_block_slow",
+    "suite_cpu_single",
+    "suite_mooncake",
+    "rxe_region",
+    "suite_bad_input",
     "suite_block_bad_input",
+    "suite_block_kinds",
+    "suite_compare",
+    "suite_fbmu_netem",
 ];
 const RUST_TIMEOUT: Duration = Duration::from_secs(1800);
 

@@ -18,6 +18,8 @@ const POLL: Duration = Duration::from_secs(1);
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 /// Most clients that are accepted and wait to be served.
 const WAITING_MAX: usize = 64;
+/// A node that has not answered for so long is lost. A daemon that is started again answers sooner.
+const LOST_AFTER: Duration = Duration::from_secs(5);
 /// The pause before the next try while a lease is being ended, and after a connection that was not accepted.
 const SOON: Duration = Duration::from_millis(100);
 
@@ -78,6 +80,8 @@ pub(super) struct Followed {
     look_at: Instant,
     /// The end of the term, by the last answer.
     ends: Instant,
+    /// Since when the node does not answer, and why.
+    silent: Option<(Instant, String)>,
 }
 
 /// What became of a lease.
@@ -99,6 +103,7 @@ impl Followed {
             info: info.clone(),
             look_at: now,
             ends: now,
+            silent: None,
         };
         followed.goes_on(info.remaining_ms);
         followed
@@ -121,7 +126,16 @@ impl Followed {
     /// Asks the node, without patience, how the lease ended; `None`: it goes on.
     pub(super) fn look(&mut self) -> Option<String> {
         let node = self.node.patient(Duration::ZERO);
-        match node.lease(Request::LeaseQuery(self.lease_id)) {
+        let asked_at = Instant::now();
+        let answer = node.lease(Request::LeaseQuery(self.lease_id));
+        self.silent = match &answer {
+            Err(error) if !error.is_over() => {
+                let since = self.silent.take().map_or(asked_at, |(since, _)| since);
+                Some((since, error.to_string()))
+            }
+            _ => None,
+        };
+        match answer {
             Ok(info) => {
                 let how = how_it_ended(&info);
                 if how.is_none() {
@@ -136,6 +150,12 @@ impl Followed {
                 (self.ends < Instant::now()).then(|| format!("its term has ended; {error}"))
             }
         }
+    }
+
+    /// Why the node does not answer, if it has not for five seconds.
+    pub(super) fn lost(&self) -> Option<&str> {
+        let (since, why) = self.silent.as_ref()?;
+        (since.elapsed() >= LOST_AFTER).then_some(why)
     }
 
     /// Gives the lease back.

@@ -95,6 +95,22 @@ impl Events {
         });
     }
 
+    /// Clients are not told: their transfers may go on while only this command does not reach the node.
+    pub(super) fn node_lost(self, info: &LeaseInfo, why: &str) {
+        let json = Object::from([field("event", "node_lost"), field("message", why)]);
+        self.trouble(&json, || {
+            let until = time_text::utc(info.expires_at_unix_ms);
+            format!(
+                "the node does not answer: transfers go on if its daemon lives, until {until} at the latest: {why}"
+            )
+        });
+    }
+
+    pub(super) fn node_back(self) {
+        let json = Object::from([field("event", "node_back")]);
+        self.print(&json, || "the node answers again".to_owned());
+    }
+
     /// Queue pairs of a client that has others now, or has ended, could not be cut.
     pub(super) fn not_cut(self, client: &str, why: &str) {
         self.bad(

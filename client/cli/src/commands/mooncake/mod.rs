@@ -138,12 +138,19 @@ fn until_the_end(
     mut followed: Followed,
     signalled: &Receiver<()>,
 ) -> (End, String, Followed) {
+    let mut is_lost = false;
     let end = loop {
         let due_in = followed.due_in();
         if due_in.is_zero() {
             if let Some(how) = followed.look() {
                 break End::Over(how);
             }
+            match followed.lost() {
+                Some(why) if !is_lost => bridge.events.node_lost(followed.info(), why),
+                None if is_lost => bridge.events.node_back(),
+                _ => {}
+            }
+            is_lost = followed.lost().is_some();
             continue;
         }
         match signalled.recv_timeout(due_in) {

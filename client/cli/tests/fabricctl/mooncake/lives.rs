@@ -97,6 +97,54 @@ fn an_end_that_nobody_asked_for_is_a_failure_and_the_end_of_the_term_is_none() {
 }
 
 #[test]
+fn a_node_that_is_lost_and_comes_back_has_a_line_each_and_nobody_is_kicked_before_the_end() {
+    let (world, mut node) = World::new(RdmaStrategy::Region);
+    let mut served = Served::start(&node);
+    let client = Client::new();
+    client.join(&mut served, &[101, 102]);
+    let segment = client.open(&served);
+    world.0.lock().unwrap().renewed = true;
+    let queries = || {
+        let asked = node.asked().into_iter();
+        asked
+            .filter(|it| matches!(it, Request::LeaseQuery(_)))
+            .count()
+    };
+    // When the command asks once more, it has heard of the longer term.
+    let enough = queries() + 2;
+    while queries() < enough {
+        std::thread::yield_now();
+    }
+    node.crash();
+    let lost = served.event("node_lost");
+    assert!(
+        lost["message"].as_str().is_some_and(|it| !it.is_empty()),
+        "{lost}"
+    );
+    node.serve();
+    served.event("node_back");
+    served.signal();
+    client.is_kicked(&segment);
+    served.event("kicked");
+    assert_eq!(served.event("ended")["end_cause"], "freed");
+    assert_eq!(served.finish().status.code(), Some(0));
+}
+
+#[test]
+fn clients_of_a_node_that_is_lost_are_kicked_when_the_term_is_over() {
+    let (_world, mut node) = World::new(RdmaStrategy::Region);
+    let mut served = Served::start(&node);
+    let client = Client::new();
+    client.join(&mut served, &[101, 102]);
+    let segment = client.open(&served);
+    node.crash();
+    client.is_kicked(&segment);
+    served.event("kicked");
+    assert_eq!(served.event("ended")["state"], Value::Null);
+    assert_eq!(served.finish().status.code(), Some(4));
+}
+
+#[test]
 fn a_lease_that_is_to_be_renewed_is_and_its_end_is_a_failure() {
     let (world, node) = World::new(RdmaStrategy::Region);
     let mut served = Served::start_with(&node, "--renew");
