@@ -78,7 +78,9 @@ fn on_another_thread<B: Send + 'static, T: Send + 'static>(
 }
 
 /// Work for a worker thread, which gets the way to itself.
-struct Work(Box<dyn FnOnce(&Sender<Work>) + Send>);
+struct Work(Box<Job>);
+
+type Job = dyn FnOnce(&Sender<Work>) + Send;
 
 /// Workers without work: to wake one is much cheaper than to start one.
 static IDLE: Mutex<Vec<Sender<Work>>> = Mutex::new(Vec::new());
@@ -94,7 +96,7 @@ fn give_to_worker(work: Work) -> io::Result<()> {
     };
     worker
         .send(work)
-        .map_err(|_| io::Error::other("the last one has panicked"))
+        .map_err(|_ended| io::Error::other("the last one has panicked"))
 }
 
 fn start_worker() -> io::Result<Sender<Work>> {

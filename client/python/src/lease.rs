@@ -3,7 +3,7 @@
 use std::{mem::ManuallyDrop, sync::Arc};
 
 use fabricbios_client::{
-    BlockLease, CpuLease, EndCause, Error, GpuLease, Health, MemLease, NetLease,
+    BlockLease, CpuLease, DataTransport, EndCause, Error, GpuLease, Health, MemLease, NetLease,
     json::{Json, Object},
     lease_json,
     wire::LeaseId,
@@ -127,7 +127,7 @@ impl Lease {
     #[getter]
     fn transport(&self) -> Option<&'static str> {
         match &**self.lease {
-            AnyLease::Mem(lease) => lease.transport().map(|it| it.name()),
+            AnyLease::Mem(lease) => lease.transport().map(DataTransport::name),
             _ => None,
         }
     }
