@@ -38,6 +38,8 @@ class Told:
 def stopped(node):
     """While this lasts, the daemon does not run: calls of the node wait."""
     os.kill(node.process.pid, signal.SIGSTOP)
+    # Its threads run until one of them has taken the signal.
+    os.waitid(os.P_PID, node.process.pid, os.WSTOPPED)
     try:
         yield
     finally:
