@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """Leases memory of a node, writes and reads it, and gives it back. Nothing but Python's standard library and `fabricctl` is
-needed; there is no Python package of this project yet.
+needed; buffer.py does the same with the Python package.
 
     export FABRICBIOS_NODE=NODE:5701 FABRICBIOS_IDENTITY=FILE
     ./memory.py

@@ -117,6 +117,16 @@ impl Daemon {
         })
     }
 
+    /// The address of the control plane.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The identity file of a tenant from [`Daemon::tenant`].
+    pub(crate) fn identity(&self, name: &str) -> PathBuf {
+        self.state_dir.join(format!("{name}.identity"))
+    }
+
     /// A new tenant's connection.
     pub(crate) fn tenant(&self, name: &str) -> anyhow::Result<Node> {
         let key = rcgen::KeyPair::generate()?;
@@ -134,7 +144,7 @@ impl Daemon {
         else {
             return Err(self.operator.unexpected("an identity", &reply).into());
         };
-        let path = self.state_dir.join(format!("{name}.identity"));
+        let path = self.identity(name);
         let pem = format!("{certificate_pem}{}{ca_pem}", key.serialize_pem());
         fs::write(&path, pem)?;
         let identity = Identity::load(path)?;

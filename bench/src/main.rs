@@ -20,6 +20,7 @@ mod lease_table;
 mod net;
 mod pairs;
 mod place;
+mod python;
 mod report;
 mod strategy;
 
@@ -30,7 +31,7 @@ use fabricbios_node::journal::{self, journal_main};
 #[derive(Debug, Parser)]
 #[command(name = "fabricbios-bench", version)]
 struct Arguments {
-    /// The bench; without a name, one after the other all that need no guest (`cpu` and `net` do)
+    /// The bench; without a name, one after the other all that need no guest (`cpu` and `net` do) and no Python package
     #[command(subcommand)]
     bench: Option<Bench>,
 }
@@ -58,6 +59,8 @@ enum Bench {
     /// Grants and cuts of macvlan interfaces against a shell script that makes the same devices, and of virtual functions
     /// against macvlan; needs root
     Net(net::Options),
+    /// `read_into` of the Python package against `read` of the SDK; needs `fabricbiosd` beside this program, and the package
+    Python(python::Options),
     /// Operations of the lease table with a million idle leases against one with a thousand
     LeaseTable(lease_table::Options),
     /// Write the journal: the journal process of a node in this program
@@ -79,7 +82,7 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// The benches that need no guest, by the names of their subcommands.
+/// The benches that need no guest and no Python package, by the names of their subcommands.
 const NAMES: [&str; 8] = [
     "fdatasync",
     "grant",
@@ -99,6 +102,7 @@ impl Bench {
             Self::Fbmu(options) => fbmu::run(&options),
             Self::FbbuNbd(options) => fbbu::run(&options),
             Self::Strategy(options) => strategy::run(&options),
+            Self::Python(options) => python::run(&options),
             Self::Grant(options) => grant::run(&options),
             Self::Churn(options) => churn::run(&options),
             Self::Ends(options) => ends::run(&options),

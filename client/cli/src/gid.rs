@@ -1,6 +1,8 @@
 //! GIDs: 16 bytes, mostly written as an IP address.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
+
+pub(crate) use fabricbios_client::gid_text as text;
 
 use crate::values::BadValue;
 
@@ -13,12 +15,6 @@ pub(crate) fn parse(text: &str) -> Result<[u8; 16], BadValue> {
             format!("{text:?} is no gid; write an IPv6 or IPv4 address, or 16 bytes as hex").into()
         }),
     }
-}
-
-/// Eight groups of four digits: the only form that all tools accept, pyverbs among them.
-pub(crate) fn text(gid: [u8; 16]) -> String {
-    let groups = Ipv6Addr::from(gid).segments();
-    groups.map(|group| format!("{group:04x}")).join(":")
 }
 
 fn raw(text: &str) -> Option<[u8; 16]> {

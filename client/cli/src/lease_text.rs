@@ -2,13 +2,13 @@
 
 use std::fmt;
 
+use fabricbios_client::AffinityWords;
 use fabricbios_wire::{Effective, LeaseEnd, LeaseInfo, LeaseIntent, LeasePhase, ProofStep, Size};
 
 use crate::{
     kinds::{self, Face},
     output::{self, one_line},
     time_text,
-    values::AffinityWords,
 };
 
 /// The whole lease, with a line for each part.

@@ -11,9 +11,7 @@ mod commands;
 mod failure;
 mod gid;
 mod hint;
-mod json;
 mod kinds;
-mod lease_json;
 mod lease_text;
 mod output;
 mod progress;
@@ -23,6 +21,8 @@ mod usage;
 mod values;
 
 use std::{env, process::ExitCode};
+
+use fabricbios_client::json;
 
 use crate::output::Output;
 

@@ -1,12 +1,20 @@
 //! The handle of a lease.
 
-use std::{marker::PhantomData, sync::Arc, time::Duration};
+use std::{
+    marker::PhantomData,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use fabricbios_wire::{Binding, LeaseId, LeaseInfo, Request, ResourceType};
 use tokio::task::AbortHandle;
 
 use crate::{
-    Error, Kind, Node, Storage, renewal, runtime, runtime::wait, shared::SharedLease, transfer,
+    EndWatch, Error, Kind, Node, Storage, renewal, runtime, runtime::wait, shared::SharedLease,
+    transfer,
 };
 
 /// The handle of a lease. [`Lease::free`] ends the lease; a lease whose handle is dropped expires at the end of its term.
@@ -15,7 +23,7 @@ pub struct Lease<K: Kind> {
     pub(crate) shared: Arc<SharedLease>,
     renewing: Option<AbortHandle>,
     /// Whether dropping the handle needs no warning: the lease was freed, or another program renews it.
-    may_be_dropped: bool,
+    may_be_dropped: AtomicBool,
     kind: PhantomData<fn() -> K>,
 }
 
@@ -59,7 +67,7 @@ impl<K: Kind> Lease<K> {
         Ok(Self {
             shared,
             renewing,
-            may_be_dropped: matches!(renewer, Renewer::OtherProgram),
+            may_be_dropped: matches!(renewer, Renewer::OtherProgram).into(),
             kind: PhantomData,
         })
     }
@@ -139,9 +147,15 @@ impl<K: Kind> Lease<K> {
     }
 
     /// Ends the lease. After `Ok` access has ended. After an error the lease is not renewed any more and expires.
-    pub async fn free_async(mut self) -> Result<LeaseInfo, Error> {
+    pub async fn free_async(self) -> Result<LeaseInfo, Error> {
+        self.free_shared_async().await
+    }
+
+    /// Ends a lease whose handle several threads share; see [`Lease::free_async`]. Their further calls fail with
+    /// [`Error::Ended`]; a transfer that is going on fails too, or has ended before.
+    pub async fn free_shared_async(&self) -> Result<LeaseInfo, Error> {
         self.stop_renewing();
-        self.may_be_dropped = true;
+        self.may_be_dropped.store(true, Ordering::Relaxed);
         let node = self.shared.patient_node();
         let freed = node
             .lease_async(Request::LeaseFree(self.lease_id()))
@@ -155,6 +169,16 @@ impl<K: Kind> Lease<K> {
         wait(self.free_async())
     }
 
+    /// Ends a lease whose handle several threads share, blocking; see [`Lease::free_shared_async`].
+    pub fn free_shared(&self) -> Result<LeaseInfo, Error> {
+        wait(self.free_shared_async())
+    }
+
+    /// Waits for the end of the lease, also after the handle has been freed.
+    pub fn end_watch(&self) -> EndWatch {
+        EndWatch::new(Arc::clone(&self.shared))
+    }
+
     pub(crate) async fn ask(&self, request: Request) -> Result<LeaseInfo, Error> {
         if !matches!(request, Request::LeaseQuery(_)) {
             self.shared.check_not_lost()?;
@@ -164,8 +188,8 @@ impl<K: Kind> Lease<K> {
         Ok(info)
     }
 
-    fn stop_renewing(&mut self) {
-        if let Some(renewing) = self.renewing.take() {
+    fn stop_renewing(&self) {
+        if let Some(renewing) = &self.renewing {
             renewing.abort();
         }
     }
@@ -201,7 +225,7 @@ fn check_kind<K: Kind>(info: &LeaseInfo) -> Result<(), Error> {
 impl<K: Kind> Drop for Lease<K> {
     fn drop(&mut self) {
         self.stop_renewing();
-        if !self.may_be_dropped {
+        if !self.may_be_dropped.load(Ordering::Relaxed) {
             let (lease_id, left) = (self.lease_id(), self.remaining());
             tracing::warn!(%lease_id, ?left, "lease dropped without free(): the lease ends with its term");
         }

@@ -105,15 +105,20 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod affinity;
 mod builder;
 mod connect_line;
 mod dial;
+mod end_watch;
 mod error;
+mod error_class;
 mod gpu;
 mod identity;
 mod inventory;
+pub mod json;
 mod kinds;
 mod lease;
+mod lease_json;
 mod link;
 mod node;
 mod patience;
@@ -123,9 +128,12 @@ mod shared;
 mod transfer;
 mod unmet;
 
+pub use affinity::{AffinityWords, affinity};
 pub use builder::Builder;
 pub use connect_line::{connect_line, connect_options};
+pub use end_watch::EndWatch;
 pub use error::Error;
+pub use error_class::ErrorClass;
 pub use fabricbios_fallback_udp::{
     BlockClient, ClientError, Completion, FailedCall, Geometry, transfer::Operation,
 };
@@ -142,6 +150,7 @@ pub use identity::Identity;
 pub use inventory::{Classes, Inventory, Resource, ResourceHealth};
 pub use kinds::*;
 pub use lease::{Health, Lease};
+pub use lease_json::{lease_json, status};
 pub use node::Node;
 pub use renewal::Renewals;
 pub use transfer::{DataTransport, Transfers};

@@ -9,6 +9,7 @@ use std::{
 };
 
 use fabricbios_wire::{Binding, EndCause, LeaseId, LeaseInfo, LeasePhase, Request};
+use tokio::sync::Notify;
 
 use crate::{
     DataTransport, Error, Health, Node, Transfers,
@@ -31,6 +32,8 @@ pub(crate) struct SharedLease {
     /// Whether the lease is connected to queue pairs of the caller.
     callers_peers: AtomicBool,
     state: Mutex<LeaseState>,
+    /// Wakes those who wait for the end of the lease after a change of its state.
+    pub(crate) changed: Notify,
 }
 
 #[derive(Clone, Debug)]
@@ -67,6 +70,7 @@ impl SharedLease {
             blocks: Mutex::new(None),
             callers_peers: AtomicBool::new(false),
             state: Mutex::new(state),
+            changed: Notify::new(),
         })
     }
 
@@ -137,6 +141,8 @@ impl SharedLease {
         }
         state.info = info;
         state.updated_at = Instant::now();
+        drop(state);
+        self.changed.notify_waiters();
     }
 
     /// Forgets the coordinates of the last answer, which may not be valid any more.
@@ -162,11 +168,13 @@ impl SharedLease {
 
     pub(crate) fn set_health(&self, health: Health) {
         self.state().health = health;
+        self.changed.notify_waiters();
     }
 
     /// Marks the lease as given back: parts of it that still exist, such as sessions, fail from now on.
     pub(crate) fn set_freed(&self) {
         self.state().is_freed = true;
+        self.changed.notify_waiters();
     }
 
     pub(crate) fn remaining(&self) -> Duration {

@@ -18,9 +18,10 @@ const ALWAYS: [&str; 8] = [
 /// Steps that compile code that cargo has not compiled yet.
 const OF_ANY_PACKAGE: [&str; 3] = ["clippy", "doctest", "doc"];
 /// Steps of one package.
-const OF_PACKAGE: [(&str, &str); 5] = [
+const OF_PACKAGE: [(&str, &str); 6] = [
     ("sim", "fabricbios-node"),
     ("no-std", "fabricbios-no-std"),
+    ("pip", "fabricbios-python"),
     ("gpu-features", "fabricbios-gpu"),
     ("gpu-test", "fabricbios-gpu-test"),
     ("fuzz", "fabricbios-fuzz"),

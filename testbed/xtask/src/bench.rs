@@ -2,6 +2,7 @@
 
 use crate::cargo::{self, Profile, cargo};
 use crate::lab::{BootArguments, say};
+use crate::pip;
 use crate::suites::{GUEST_DIRECTORY, run_program};
 use crate::wheels;
 use anyhow::Result;
@@ -34,6 +35,8 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
         start.elapsed(),
         false,
     );
+    let start = Instant::now();
+    report.record("python", outcome(python(layout)), start.elapsed(), true);
     let benches = suite::discover(&layout.repository().join(GUEST_DIRECTORY), "bench_")?;
     if !benches.is_empty() {
         let lab = arguments.boot.prepare(layout, &[Need::Guest], &say)?;
@@ -58,6 +61,16 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// The Python package, with an optimised wheel.
+fn python(layout: &Layout) -> Result<Outcome> {
+    if let Err(why) = pip::install_tools(layout) {
+        return Ok(Outcome::Skipped(format!("{why:#}")));
+    }
+    pip::installed(layout, Profile::Release)?;
+    let words = ["run", "--release", "-p", "fabricbios-bench", "--", "python"];
+    cargo::run(cargo(layout, &words)?).map(|()| Outcome::Passed)
 }
 
 fn outcome(result: Result<Outcome>) -> Outcome {

@@ -7,7 +7,12 @@ use std::process::{Command, Stdio};
 
 /// `cargo ARGUMENTS` in the checkout, with the checkout's own tools in the path.
 pub(crate) fn cargo(layout: &Layout, arguments: &[&str]) -> Result<Command> {
-    let mut command = program(layout, "cargo", arguments);
+    calling_cargo(layout, "cargo", arguments)
+}
+
+/// A program that calls cargo, as [`cargo`] does.
+pub(crate) fn calling_cargo(layout: &Layout, name: &str, arguments: &[&str]) -> Result<Command> {
+    let mut command = program(layout, name, arguments);
     command.env("PATH", requirements::tool_path(layout)?);
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(describes_this_crate) {

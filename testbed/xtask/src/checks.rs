@@ -139,6 +139,8 @@ pub(crate) fn python(layout: &Layout) -> Result<Outcome> {
         "testbed/lab/boot",
         "testbed/guest",
         "testbed/vectors",
+        "examples",
+        "client/python/python/fabricbios",
     ];
     passed(program(layout, "python3", &words))
 }

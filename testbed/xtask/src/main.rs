@@ -22,6 +22,7 @@ mod lines;
 mod packages;
 #[cfg(test)]
 mod pages;
+mod pip;
 mod progress;
 mod runner;
 mod sim;

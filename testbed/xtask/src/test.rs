@@ -49,6 +49,7 @@ enum Action {
     Host(fn(&Layout) -> Result<Outcome>),
     Nextest,
     Sim,
+    Pip,
     Gpu,
     Fuzz,
     Lab(usize),
@@ -91,7 +92,7 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
         };
         for step in chosen {
             let full = arguments.full || arguments.only.contains(&step.name);
-            if !matches!(step.action, Action::Host(_)) {
+            if !matches!(step.action, Action::Host(_) | Action::Pip) {
                 simulation
                     .take()
                     .into_iter()
@@ -100,6 +101,7 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
             let ended = match step.action {
                 Action::Host(action) => step.run(|| action(layout)),
                 Action::Nextest => step.run(|| checks::nextest(layout, affected.as_ref())),
+                Action::Pip => step.run(|| crate::pip::step(layout, scope)),
                 Action::Gpu => step.run(|| crate::gpu_test::step(layout, scope)),
                 Action::Fuzz => step.run(|| crate::fuzz::step(layout, full)),
                 Action::Sim => {
@@ -279,6 +281,13 @@ fn steps(suites: &Suites) -> Vec<Step> {
         &[Build],
         checks::no_std,
     ));
+    steps.push(Step {
+        name: "pip".to_owned(),
+        about: "the wheel of the Python package, built, installed and tested",
+        may_skip: true,
+        needs: &[Build, Lint],
+        action: Action::Pip,
+    });
     steps.push(host(
         "gpu-features",
         "GPU leases of each vendor alone, and of none",

@@ -27,8 +27,7 @@ pub(crate) fn install(layout: &Layout, place: &Path, wheels: &[&str]) -> Result<
     if has() {
         return Ok(());
     }
-    let shown = place.display().to_string();
-    cargo::run(program(layout, PYTHON, &["-m", "venv", &shown]))?;
+    environment(layout, place)?;
     let words = [
         "-m",
         "pip",
@@ -47,8 +46,14 @@ pub(crate) fn install(layout: &Layout, place: &Path, wheels: &[&str]) -> Result<
         "timeout",
         &[&within, &words[..], wheels].concat(),
     ))?;
-    ensure!(has(), "{shown} lacks {}", wheels.join(" "));
+    ensure!(has(), "{} lacks {}", place.display(), wheels.join(" "));
     Ok(())
+}
+
+/// Makes an empty virtual environment.
+pub(crate) fn environment(layout: &Layout, place: &Path) -> Result<()> {
+    let shown = place.display().to_string();
+    cargo::run(program(layout, PYTHON, &["-m", "venv", "--clear", &shown]))
 }
 
 /// Where the clients are installed.

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use fabricbios_client::Node;
+use fabricbios_client::{Node, lease_json};
 use fabricbios_wire::{
     AFFINITIES_MAX, LeaseAllocRequest, LeaseId, LeaseInfo, LeaseIntent, LeaseTerms, Request,
 };
@@ -13,7 +13,7 @@ use crate::{
     failure::Failure,
     json::{Object, field},
     kinds::{self, Alloc},
-    lease_json, lease_text,
+    lease_text,
     output::Output,
 };
 
@@ -31,7 +31,7 @@ pub(super) fn run(node: &Node, what: Alloc, output: Output) -> Result<(), Failur
 /// A new lease; with the requested capacity, if the granted one is larger.
 fn granted(info: &LeaseInfo, asked: u64) -> Object<'_> {
     let asked = (info.capacity != asked).then_some(asked);
-    lease_json::json(info).with([field("asked_capacity", asked)])
+    lease_json(info).with([field("asked_capacity", asked)])
 }
 
 /// Warns that the node has rounded the capacity up. The JSON has both numbers.
@@ -90,5 +90,5 @@ pub(crate) fn request_of(
 
 /// Prints one lease.
 pub(super) fn show(info: &LeaseInfo, output: Output) -> Result<(), Failure> {
-    output.print(&lease_json::json(info), || lease_text::full(info))
+    output.print(&lease_json(info), || lease_text::full(info))
 }

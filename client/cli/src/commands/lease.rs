@@ -1,6 +1,6 @@
 //! `lease …`: the operations on an existing lease.
 
-use fabricbios_client::Node;
+use fabricbios_client::{Node, lease_json};
 use fabricbios_wire::{
     LeaseId, LeaseInfo, LeasePhase, PeerChange, RdmaPeer, RefusalClass, Reply, Request,
     RevokeOutcome,
@@ -11,7 +11,7 @@ use crate::{
     args::Lease,
     failure::{Exit, Failure},
     json::{Object, field},
-    lease_json, lease_text,
+    lease_text,
     output::Output,
 };
 
@@ -65,7 +65,7 @@ fn rotate(node: &Node, lease_id: LeaseId, overlap_ms: u32, output: Output) -> Re
         overlap_ms,
     };
     let info = ask(node, lease_id, request)?;
-    output.print(&lease_json::json(&info), || {
+    output.print(&lease_json(&info), || {
         lease_text::rotated(&info, overlap_ms)
     })
 }
@@ -78,7 +78,7 @@ pub(super) fn ask(node: &Node, lease_id: LeaseId, request: Request) -> Result<Le
 
 fn free(node: &Node, lease_id: LeaseId, output: Output) -> Result<(), Failure> {
     let info = ask(node, lease_id, Request::LeaseFree(lease_id))?;
-    output.print(&lease_json::json(&info), || {
+    output.print(&lease_json(&info), || {
         format!("lease {lease_id} is {}", info.phase)
     })?;
     match info.phase {
@@ -124,7 +124,7 @@ fn revoke(node: &Node, lease_id: LeaseId, output: Output) -> Result<(), Failure>
 
 fn list(node: &Node, ended: bool, output: Output) -> Result<(), Failure> {
     let leases = all_pages(node, ended)?;
-    let all: Vec<Object<'_>> = leases.iter().map(lease_json::json).collect();
+    let all: Vec<Object<'_>> = leases.iter().map(lease_json).collect();
     let json = Object::from([field("leases", all)]);
     output.print(&json, || {
         if leases.is_empty() {

@@ -2,13 +2,13 @@
 
 use std::{thread, time::Duration};
 
-use fabricbios_client::{Error, Node};
+use fabricbios_client::{Error, Node, lease_json};
 use fabricbios_wire::{LeaseError, LeaseId, LeaseInfo, LeasePhase, Request};
 
 use crate::{
     failure::Failure,
     json::{Object, field},
-    lease_json, lease_text,
+    lease_text,
     output::Output,
     time_text,
 };
@@ -48,7 +48,7 @@ pub(super) fn run(
 fn show(info: &LeaseInfo, output: Output) -> Result<(), Failure> {
     let seen_at = time_text::now_ms();
     let seen = Object::from([field("seen_at_unix_ms", seen_at)]);
-    let json = seen.and(lease_json::json(info));
+    let json = seen.and(lease_json(info));
     output.print(&json, || {
         let at = time_text::utc(seen_at);
         format!("at {at}\n{}", lease_text::full(info))

@@ -1,59 +1,37 @@
-//! Failures from errors of the SDK.
+//! Failures from errors of the SDK, whose table has their classes and codes.
 
 use fabricbios_client::Error;
-use fabricbios_wire::{LeaseError, Refusal, RefusalClass};
+use fabricbios_wire::LeaseError;
 
-use super::{Exit, Failure};
+use super::Failure;
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        use RefusalClass::{Permanent, Policy, Transient};
-        let refusal = match error {
-            Error::Refused(refusal) => return refused(refusal),
-            other => other,
-        };
-        let (exit, class, code) = match &refusal {
-            Error::Unreachable { .. } => (Exit::Unreachable, Transient, "Unreachable"),
-            Error::Usage(_) => (Exit::Usage, Permanent, "Usage"),
-            Error::Identity { .. } => (Exit::Usage, Permanent, "Identity"),
-            Error::IdentityRefused { .. } => (Exit::Refused, Policy, "IdentityRefused"),
-            Error::UntrustedNode { .. } => (Exit::Other, Permanent, "UntrustedNode"),
-            Error::FailedClosed { .. } => (Exit::Refused, Permanent, "FailedClosed"),
-            Error::Ended { .. } => (Exit::NotFound, Permanent, "Ended"),
-            Error::InGrace { .. } => (Exit::NotFound, Transient, "Ended"),
-            Error::SessionEnded { .. } => (Exit::NotFound, Permanent, "SessionEnded"),
-            Error::WritesLost(_) => (Exit::Other, Transient, "WritesLost"),
-            Error::Protocol { .. } => (Exit::Other, Permanent, "Protocol"),
-            _ => (Exit::Other, Permanent, "Local"),
-        };
-        let message = match &refusal {
+        let message = match &error {
             Error::InGrace { lease_id } => {
-                format!("{refusal} (`fabricctl lease renew {lease_id}`)")
+                format!("{error} (`fabricctl lease renew {lease_id}`)")
             }
             other => other.to_string(),
         };
-        // The code that the node would have sent.
-        let refused = matches!(refusal, Error::Ended { .. }).then_some(LeaseError::Expired);
-        Self {
-            refused,
-            ..Self::new(exit, class, code, message)
+        let failure = Self::new(
+            error.class().into(),
+            error.refusal_class(),
+            error.code(),
+            message,
+        );
+        match error {
+            Error::Refused(refusal) => Self {
+                renewable_at_unix_ms: refusal.renewable_at_unix_ms,
+                retry_after_ms: refusal.retry_after_ms,
+                refused: Some(refusal.error),
+                ..failure
+            },
+            // The code that the node would have sent.
+            Error::Ended { .. } => Self {
+                refused: Some(LeaseError::Expired),
+                ..failure
+            },
+            _ => failure,
         }
-    }
-}
-
-fn refused(refusal: Refusal) -> Failure {
-    let Refusal {
-        error,
-        class,
-        message,
-        renewable_at_unix_ms,
-        retry_after_ms,
-    } = refusal;
-    let failure = Failure::new(error.into(), class, error.name(), message);
-    Failure {
-        renewable_at_unix_ms,
-        retry_after_ms,
-        refused: Some(error),
-        ..failure
     }
 }

@@ -1,9 +1,10 @@
 //! The exit status of a command that failed.
 
-use fabricbios_wire::LeaseError;
+use fabricbios_client::ErrorClass;
 use serde::{Deserialize, Serialize};
 
-/// Exit statuses, with their names in JSON; `fabricctl --help` explains them.
+/// Exit statuses, with their names in JSON; `fabricctl --help` explains them. Up to `Unreachable` they are the classes of
+/// the SDK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Exit {
@@ -19,20 +20,15 @@ pub(crate) enum Exit {
     NoCommand = 127,
 }
 
-impl From<LeaseError> for Exit {
-    fn from(error: LeaseError) -> Self {
-        match error {
-            LeaseError::InvalidIntent
-            | LeaseError::InvalidArgs
-            | LeaseError::CapacityExceeded
-            | LeaseError::ResourceBusy
-            | LeaseError::NotPermitted
-            | LeaseError::RenewTooEarly
-            | LeaseError::Unsupported => Self::Refused,
-            LeaseError::NotFound | LeaseError::Expired | LeaseError::Revoked => Self::NotFound,
-            LeaseError::Fenced => Self::Fenced,
-            LeaseError::Unavailable => Self::Unreachable,
-            LeaseError::Malformed | LeaseError::Internal => Self::Other,
+impl From<ErrorClass> for Exit {
+    fn from(class: ErrorClass) -> Self {
+        match class {
+            ErrorClass::Failed => Self::Other,
+            ErrorClass::Usage => Self::Usage,
+            ErrorClass::Refused => Self::Refused,
+            ErrorClass::NotFound => Self::NotFound,
+            ErrorClass::Fenced => Self::Fenced,
+            ErrorClass::Unreachable => Self::Unreachable,
         }
     }
 }
@@ -42,10 +38,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_has_its_exit() {
-        assert_eq!(Exit::from(LeaseError::Fenced), Exit::Fenced);
-        assert_eq!(Exit::from(LeaseError::Expired), Exit::NotFound);
-        assert_eq!(Exit::from(LeaseError::CapacityExceeded), Exit::Refused);
-        assert_eq!(Exit::from(LeaseError::Unavailable), Exit::Unreachable);
+    fn a_class_of_the_sdk_has_the_same_name_and_number() {
+        for class in ErrorClass::ALL {
+            let exit = Exit::from(class);
+            assert_eq!(exit as u8, class.exit_status());
+            assert_eq!(serde_json::to_value(exit).unwrap(), class.name());
+        }
     }
 }

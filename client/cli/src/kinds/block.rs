@@ -1,12 +1,10 @@
 //! Block storage.
 
-use std::net::SocketAddr;
-
 use clap::Args;
-use fabricbios_client::{Node, Resource, connect_line};
+use fabricbios_client::{Node, Resource};
 use fabricbios_wire::{
-    BLOCK_REMOVABLE, BLOCK_RO, Binding, BlockTerms, DhchapSecret, Effective, HostId,
-    LeaseAllocRequest, LeaseId, LeaseInfo, Nqn, NvmeofAddress, NvmeofBinding, Transport,
+    BLOCK_REMOVABLE, BLOCK_RO, BlockTerms, Effective, HostId, LeaseAllocRequest, LeaseId,
+    LeaseInfo, Nqn, NvmeofAddress, NvmeofBinding, Transport,
 };
 
 use super::{Face, words};
@@ -14,7 +12,7 @@ use crate::{
     args::{Grace, Term},
     commands::request_of,
     failure::Failure,
-    json::{Field, Object, field, flag},
+    json::{Field, field},
     lease_text::row,
     values,
 };
@@ -114,17 +112,6 @@ impl Face for Block {
         true
     }
 
-    fn terms_json(&self, effective: &Effective) -> Vec<Field<'static>> {
-        vec![
-            flag("read_only", effective.read_only),
-            flag("mutual_auth", effective.mutual_auth),
-        ]
-    }
-
-    fn binding_json<'a>(&self, binding: &'a Binding) -> Vec<Field<'a>> {
-        vec![field("nvmeof", binding.nvmeof().map(json))]
-    }
-
     /// The block size of leases of a pool.
     fn resource_json(&self, resource: &Resource) -> Vec<Field<'static>> {
         let size = resource.blocks.map(|pool| pool.block_size);
@@ -152,32 +139,4 @@ fn rows(lease_id: LeaseId, nvmeof: &NvmeofBinding) -> Vec<Vec<String>> {
     );
     rows.push(row("connect", how));
     rows
-}
-
-/// The names of nvme-cli. The first path is also in the object itself; `connect` is a whole command, for a root shell.
-fn json(binding: &NvmeofBinding) -> Object<'_> {
-    let path = |address: &NvmeofAddress| {
-        let at = SocketAddr::from(address.endpoint);
-        [
-            field("trtype", address.transport.name()),
-            field("traddr", at.ip().to_string()),
-            field("trsvcid", at.port().to_string()),
-        ]
-    };
-    let addresses = &binding.addresses;
-    let paths: Vec<Object<'_>> = { addresses.iter() }.map(|it| path(it).into()).collect();
-    let ctrl_secret = binding.dhchap_ctrl_secret.as_ref();
-    let first = addresses.first().into_iter().flat_map(path);
-    first.collect::<Object<'_>>().with([
-        field("subnqn", binding.subsystem.as_str()),
-        field("nsid", binding.nsid),
-        field("hostnqn", binding.host_nqn.as_str()),
-        field("hostid", binding.host_id.to_string()),
-        field("dhchap_secret", binding.dhchap_secret.reveal()),
-        field("dhchap_ctrl_secret", ctrl_secret.map(DhchapSecret::reveal)),
-        field("ctrl_loss_tmo", binding.ctrl_loss_secs),
-        field("block_size", binding.block_bytes),
-        field("paths", paths),
-        field("connect", connect_line(binding)),
-    ])
 }

@@ -1,10 +1,10 @@
 //! CPU cores.
 
 use clap::Args;
-use fabricbios_client::{Node, Resource};
+use fabricbios_client::{Node, Resource, cpu_list};
 use fabricbios_wire::{
-    Binding, CpuBinding, CpuCap, CpuExecutionMode, CpuIsolationClass, CpuPartition, CpuRange,
-    CpuTerms, Effective, LeaseAllocRequest, LeaseInfo, cpu_flags,
+    CpuBinding, CpuCap, CpuExecutionMode, CpuIsolationClass, CpuPartition, CpuTerms, Effective,
+    LeaseAllocRequest, LeaseInfo, cpu_flags,
 };
 
 use super::{Face, words};
@@ -120,23 +120,6 @@ impl Face for Cpu {
         parts
     }
 
-    fn terms_json(&self, it: &Effective) -> Vec<Field<'static>> {
-        let mode = it.cpu_execution_mode.map(CpuExecutionMode::name);
-        vec![
-            field(
-                "cpu_isolation",
-                it.cpu_isolation.map(CpuIsolationClass::name),
-            ),
-            field("cpu_execution_mode", mode),
-            field("cpu_execution_width", it.cpu_execution_width),
-            field("cpu_partition", it.cpu_partition.map(CpuPartition::name)),
-        ]
-    }
-
-    fn binding_json<'a>(&self, binding: &'a Binding) -> Vec<Field<'a>> {
-        vec![field("cpu", binding.cpu().map(json))]
-    }
-
     fn resource_json(&self, resource: &Resource) -> Vec<Field<'static>> {
         let cpu = resource.cpu.map(|cpu| {
             Object::from([
@@ -150,7 +133,7 @@ impl Face for Cpu {
 }
 
 fn rows(cpu: &CpuBinding) -> Vec<Vec<String>> {
-    let mut rows = vec![row("cpus", list(&cpu.cpus))];
+    let mut rows = vec![row("cpus", cpu_list(&cpu.cpus))];
     if let Some(quota) = cpu.quota {
         let cpus = f64::from(quota.quota_us) / f64::from(quota.period_us);
         rows.push(row(
@@ -161,7 +144,7 @@ fn rows(cpu: &CpuBinding) -> Vec<Vec<String>> {
     if !cpu.memory_nodes.is_empty() {
         rows.push(row(
             "",
-            format!("memory of NUMA node {}", list(&cpu.memory_nodes)),
+            format!("memory of NUMA node {}", cpu_list(&cpu.memory_nodes)),
         ));
     }
     let cgroup = one_line(&cpu.cgroup);
@@ -183,27 +166,4 @@ fn arch(cpu: &CpuCap) -> Option<&'static str> {
         cpu_flags::ARCH_X86_64 => Some("x86_64"),
         _ => None,
     }
-}
-
-fn json(binding: &CpuBinding) -> Object<'_> {
-    let nodes = Some(list(&binding.memory_nodes)).filter(|nodes| !nodes.is_empty());
-    let quota = binding.quota.map(|it| {
-        Object::from([
-            field("quota_us", it.quota_us),
-            field("period_us", it.period_us),
-        ])
-    });
-    Object::from([
-        field("cpus", list(&binding.cpus)),
-        field("cgroup", &*binding.cgroup),
-        field("partition", binding.partition.name()),
-        field("memory_nodes", nodes),
-        field("quota", quota),
-    ])
-}
-
-/// The numbers as the kernel writes them: `2-3,6`.
-fn list(ranges: &[CpuRange]) -> String {
-    let ranges: Vec<String> = ranges.iter().map(CpuRange::to_string).collect();
-    ranges.join(",")
 }

@@ -3,8 +3,8 @@
 use clap::Args;
 use fabricbios_client::{GpuSlots, Node, Resource, ResourceHealth};
 use fabricbios_wire::{
-    Binding, Effective, GPU_CUDA, GPU_MIG, GPU_ROCM, GpuBinding, GpuExclusivityClass,
-    GpuExecutionMode, GpuTerms, GpuVendor, LeaseAllocRequest, LeaseInfo, ResourceId, Size,
+    Effective, GPU_CUDA, GPU_MIG, GPU_ROCM, GpuBinding, GpuExclusivityClass, GpuExecutionMode,
+    GpuTerms, GpuVendor, LeaseAllocRequest, LeaseInfo, ResourceId, Size,
 };
 
 use super::{Face, words};
@@ -187,20 +187,6 @@ impl Face for Gpu {
         ]
     }
 
-    fn terms_json(&self, it: &Effective) -> Vec<Field<'static>> {
-        let class = it.gpu_exclusivity.map(GpuExclusivityClass::name);
-        let mode = it.gpu_execution_mode.map(GpuExecutionMode::name);
-        vec![
-            field("gpu_exclusivity", class),
-            field("gpu_execution_mode", mode),
-            field("gpu_compute_slices", it.gpu_compute_slices),
-        ]
-    }
-
-    fn binding_json<'a>(&self, binding: &'a Binding) -> Vec<Field<'a>> {
-        vec![field("gpu", binding.gpu().map(json))]
-    }
-
     /// Memory and compute units are absent if the node does not know them. `queue_slots`: of each session.
     fn resource_json(&self, resource: &Resource) -> Vec<Field<'static>> {
         let slots = resource.gpu_slots.map(|slots| {
@@ -238,17 +224,4 @@ fn rows(gpu: &GpuBinding) -> Vec<Vec<String>> {
     let device = gpu.cdi_device.as_deref();
     rows.extend(device.map(|device| row("cdi device", one_line(device))));
     rows
-}
-
-fn json(binding: &GpuBinding) -> Object<'_> {
-    let endpoint = binding.session_endpoint.map(|it| it.to_string());
-    Object::from([
-        field("uuid", &*binding.uuid),
-        field("vendor", binding.vendor.name()),
-        field("vram_bytes", binding.vram_bytes),
-        field("session_endpoint", endpoint),
-        field("cdi_device", binding.cdi_device.as_deref()),
-        field("compute_slices", binding.compute_slices),
-        field("queue_slots", binding.queue_slots),
-    ])
 }

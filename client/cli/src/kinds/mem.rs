@@ -3,8 +3,8 @@
 use clap::Args;
 use fabricbios_client::Node;
 use fabricbios_wire::{
-    Binding, KvCacheIntent, LeaseAllocRequest, LeaseInfo, LeaseIntent, MemTerms, RdmaBinding,
-    RdmaPeer, Transport,
+    KvCacheIntent, LeaseAllocRequest, LeaseInfo, LeaseIntent, MemTerms, RdmaBinding, RdmaPeer,
+    Transport,
 };
 
 use super::Face;
@@ -13,7 +13,6 @@ use crate::{
     commands::request_of,
     failure::Failure,
     gid,
-    json::{Field, Object, field},
     lease_text::row,
     time_text, values,
 };
@@ -77,10 +76,6 @@ impl Face for Mem {
     fn is_in_stretches(&self) -> bool {
         true
     }
-
-    fn binding_json<'a>(&self, binding: &'a Binding) -> Vec<Field<'a>> {
-        vec![field("rdma", binding.rdma().map(json))]
-    }
 }
 
 fn rows(rdma: &RdmaBinding) -> Vec<Vec<String>> {
@@ -128,40 +123,4 @@ fn rows(rdma: &RdmaBinding) -> Vec<Vec<String>> {
         ));
     }
     rows
-}
-
-/// With several queue pairs `qps` has all, and the fields before it are those of the first.
-fn json(rdma: &RdmaBinding) -> Object<'_> {
-    let pair = |qp_num, psn, rkey| {
-        Object::from([
-            field("qp_num", qp_num),
-            field("psn", psn),
-            field("rkey", rkey),
-        ])
-    };
-    let first = pair(rdma.qp_num, rdma.psn, rdma.rkey);
-    let further = rdma.further.iter();
-    let further = further.map(|it| pair(it.qp_num, it.psn, Some(it.rkey)));
-    let pairs: Vec<Object<'_>> = std::iter::once(first).chain(further).collect();
-    let previous = rdma.previous.map(|old| {
-        Object::from([
-            field("rkey", old.rkey),
-            field("remaining_ms", old.remaining_ms),
-        ])
-    });
-    Object::from([
-        field("rkey", rdma.rkey),
-        field("remote_addr", rdma.remote_addr),
-        field("qp_num", rdma.qp_num),
-        field("gid", gid::text(rdma.gid)),
-        field("port", rdma.port),
-        field("psn", rdma.psn),
-        field("path_mtu", rdma.path_mtu),
-        field("strategy", rdma.strategy.name()),
-        field("max_rd_atomic", rdma.max_rd_atomic),
-        field("atomics", rdma.atomics),
-        field("previous", previous),
-        field("prepared_rkey", rdma.prepared_rkey),
-        field("qps", Some(pairs).filter(|pairs| pairs.len() > 1)),
-    ])
 }

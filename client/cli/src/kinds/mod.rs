@@ -88,16 +88,6 @@ pub(crate) trait Face: Sync {
         Vec::new()
     }
 
-    /// The enforced terms that only this kind has, as JSON.
-    fn terms_json(&self, _effective: &Effective) -> Vec<Field<'static>> {
-        Vec::new()
-    }
-
-    /// The coordinates that only this kind has, as JSON.
-    fn binding_json<'a>(&self, _binding: &'a Binding) -> Vec<Field<'a>> {
-        Vec::new()
-    }
-
     /// What only this kind has in inventories, as JSON.
     fn resource_json(&self, _resource: &Resource) -> Vec<Field<'static>> {
         Vec::new()

@@ -3,8 +3,8 @@
 use clap::Args;
 use fabricbios_client::{Node, Resource};
 use fabricbios_wire::{
-    Binding, Effective, Enforcement, HandOver, LeaseAllocRequest, LeaseInfo, MacAddress,
-    NIC_LINK_UP, NIC_SRIOV, NetBinding, NetTerms, ResourceType, VlanId,
+    Effective, Enforcement, HandOver, LeaseAllocRequest, LeaseInfo, MacAddress, NIC_LINK_UP,
+    NIC_SRIOV, NetBinding, NetTerms, ResourceType, VlanId,
 };
 
 use super::{Face, words};
@@ -133,14 +133,6 @@ impl Face for Net {
         )]
     }
 
-    fn terms_json(&self, effective: &Effective) -> Vec<Field<'static>> {
-        vec![field("net_rate", effective.net_rate.map(Enforcement::name))]
-    }
-
-    fn binding_json<'a>(&self, binding: &'a Binding) -> Vec<Field<'a>> {
-        vec![field("net", binding.net().map(json))]
-    }
-
     fn resource_json(&self, resource: &Resource) -> Vec<Field<'static>> {
         let nic = resource.nic.map(|nic| {
             let is_up = nic.flags & NIC_LINK_UP != 0;
@@ -171,17 +163,4 @@ fn rows(net: &NetBinding) -> Vec<Vec<String>> {
     let device = net.cdi_device.as_deref();
     rows.extend(device.map(|device| row("cdi device", one_line(device))));
     rows
-}
-
-fn json(binding: &NetBinding) -> Object<'_> {
-    Object::from([
-        field("pci_bdf", binding.pci_function.map(|it| it.to_string())),
-        field("ifname", binding.interface.as_deref()),
-        field("mac", binding.mac.to_string()),
-        field("vlan", binding.vlan.map(u16::from)),
-        field("max_tx_mbps", binding.rate_bps / 1_000_000),
-        field("hand_over", binding.hand_over.name()),
-        field("vfio_group", binding.vfio_group),
-        field("cdi_device", binding.cdi_device.as_deref()),
-    ])
 }

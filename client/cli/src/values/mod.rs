@@ -1,6 +1,5 @@
 //! Parsers of the values on the command line. Every error says the problem and the right form.
 
-mod affinity;
 mod kernel;
 mod kv_cache;
 mod rdma_peer;
@@ -8,10 +7,9 @@ mod transport;
 
 use std::{convert::Infallible, error::Error, fmt, net::SocketAddr};
 
-use fabricbios_wire::{LeaseId, ResourceId, Size, is_tenant_name};
+use fabricbios_wire::{Affinity, LeaseId, ResourceId, Size, is_tenant_name};
 
 pub(crate) use self::{
-    affinity::{AffinityWords, affinity},
     kernel::{KernelArgument, dimensions, kernel_argument},
     kv_cache::kv_cache,
     rdma_peer::{path_mtu, rdma_peer},
@@ -56,6 +54,11 @@ pub(crate) fn listen(text: &str) -> Result<SocketAddr, BadValue> {
     text.parse().map_err(|_not_one| {
         "write ADDR:PORT, such as 127.0.0.1:18515 or [::1]:0 (0: any free port)".into()
     })
+}
+
+/// What a lease should be near to or far from.
+pub(crate) fn affinity(text: &str) -> Result<Affinity, BadValue> {
+    fabricbios_client::affinity(text).map_err(BadValue)
 }
 
 /// The id of a lease.

@@ -1,9 +1,19 @@
 //! Block storage.
 
-use fabricbios_wire::{BlockTerms, HostId, LeaseInfo, Nqn, ResourceInventory};
+use std::net::SocketAddr;
+
+use fabricbios_wire::{
+    Binding, BlockTerms, DhchapSecret, Effective, HostId, LeaseInfo, Nqn, NvmeofAddress,
+    NvmeofBinding, ResourceInventory,
+};
 
 use super::{Storage, sealed::Sealed};
-use crate::{Builder, Lease, inventory::Entries, unmet::Missing};
+use crate::{
+    Builder, Lease, connect_line,
+    inventory::Entries,
+    json::{Field, Object, field, flag},
+    unmet::Missing,
+};
 
 /// Block storage: blocks over NVMe-oF or FBBU.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +49,17 @@ impl Sealed for Blocks {
             entries.add(pool.resource_id, pool.health, |it| it.blocks = Some(*pool));
         }
     }
+
+    fn terms_json(effective: &Effective) -> Vec<Field<'static>> {
+        vec![
+            flag("read_only", effective.read_only),
+            flag("mutual_auth", effective.mutual_auth),
+        ]
+    }
+
+    fn binding_json(binding: &Binding) -> Vec<Field<'_>> {
+        vec![field("nvmeof", binding.nvmeof().map(json))]
+    }
 }
 
 impl BlockBuilder {
@@ -64,4 +85,32 @@ impl BlockBuilder {
         self.terms.mutual_auth = true;
         self
     }
+}
+
+/// The names of nvme-cli. The first path is also in the object itself; `connect` is a whole command, for a root shell.
+fn json(binding: &NvmeofBinding) -> Object<'_> {
+    let path = |address: &NvmeofAddress| {
+        let at = SocketAddr::from(address.endpoint);
+        [
+            field("trtype", address.transport.name()),
+            field("traddr", at.ip().to_string()),
+            field("trsvcid", at.port().to_string()),
+        ]
+    };
+    let addresses = &binding.addresses;
+    let paths: Vec<Object<'_>> = { addresses.iter() }.map(|it| path(it).into()).collect();
+    let ctrl_secret = binding.dhchap_ctrl_secret.as_ref();
+    let first = addresses.first().into_iter().flat_map(path);
+    first.collect::<Object<'_>>().with([
+        field("subnqn", binding.subsystem.as_str()),
+        field("nsid", binding.nsid),
+        field("hostnqn", binding.host_nqn.as_str()),
+        field("hostid", binding.host_id.to_string()),
+        field("dhchap_secret", binding.dhchap_secret.reveal()),
+        field("dhchap_ctrl_secret", ctrl_secret.map(DhchapSecret::reveal)),
+        field("ctrl_loss_tmo", binding.ctrl_loss_secs),
+        field("block_size", binding.block_bytes),
+        field("paths", paths),
+        field("connect", connect_line(binding)),
+    ])
 }

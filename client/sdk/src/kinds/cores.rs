@@ -1,11 +1,17 @@
 //! CPU cores.
 
 use fabricbios_wire::{
-    CpuExecutionMode, CpuIsolationClass, CpuPartition, CpuTerms, LeaseInfo, ResourceInventory,
+    Binding, CpuBinding, CpuExecutionMode, CpuIsolationClass, CpuPartition, CpuRange, CpuTerms,
+    Effective, LeaseInfo, ResourceInventory,
 };
 
 use super::sealed::Sealed;
-use crate::{Builder, Error, Lease, inventory::Entries, unmet::Missing};
+use crate::{
+    Builder, Error, Lease,
+    inventory::Entries,
+    json::{Field, Object, field},
+    unmet::Missing,
+};
 
 /// CPU cores, for processes that already run on the node.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +59,23 @@ impl Sealed for Cores {
             entries.add(cores.resource_id, cores.health, |it| it.cpu = Some(*cores));
         }
     }
+
+    fn terms_json(it: &Effective) -> Vec<Field<'static>> {
+        let mode = it.cpu_execution_mode.map(CpuExecutionMode::name);
+        vec![
+            field(
+                "cpu_isolation",
+                it.cpu_isolation.map(CpuIsolationClass::name),
+            ),
+            field("cpu_execution_mode", mode),
+            field("cpu_execution_width", it.cpu_execution_width),
+            field("cpu_partition", it.cpu_partition.map(CpuPartition::name)),
+        ]
+    }
+
+    fn binding_json(binding: &Binding) -> Vec<Field<'_>> {
+        vec![field("cpu", binding.cpu().map(json))]
+    }
 }
 
 impl CpuBuilder {
@@ -90,4 +113,28 @@ impl CpuBuilder {
         self.terms.partition = Some(partition);
         self
     }
+}
+
+fn json(binding: &CpuBinding) -> Object<'_> {
+    let nodes = Some(cpu_list(&binding.memory_nodes)).filter(|nodes| !nodes.is_empty());
+    let quota = binding.quota.map(|it| {
+        Object::from([
+            field("quota_us", it.quota_us),
+            field("period_us", it.period_us),
+        ])
+    });
+    Object::from([
+        field("cpus", cpu_list(&binding.cpus)),
+        field("cgroup", &*binding.cgroup),
+        field("partition", binding.partition.name()),
+        field("memory_nodes", nodes),
+        field("quota", quota),
+    ])
+}
+
+/// The numbers as the kernel writes them: `2-3,6`.
+#[must_use]
+pub fn cpu_list(ranges: &[CpuRange]) -> String {
+    let ranges: Vec<String> = ranges.iter().map(CpuRange::to_string).collect();
+    ranges.join(",")
 }

@@ -1,14 +1,15 @@
 //! GPUs.
 
 use fabricbios_wire::{
-    GPU_CUDA, GPU_ROCM, GpuExclusivityClass, GpuExecutionMode, GpuTerms, GpuVendor,
-    InventoryExtension, LeaseInfo, ResourceInventory,
+    Binding, Effective, GPU_CUDA, GPU_ROCM, GpuBinding, GpuExclusivityClass, GpuExecutionMode,
+    GpuTerms, GpuVendor, InventoryExtension, LeaseInfo, ResourceInventory,
 };
 
 use super::sealed::Sealed;
 use crate::{
     Builder, Error, Lease,
     inventory::{Entries, Resource},
+    json::{Field, Object, field},
     unmet::Missing,
 };
 
@@ -93,6 +94,20 @@ impl Sealed for Gpu {
             });
         }
     }
+
+    fn terms_json(it: &Effective) -> Vec<Field<'static>> {
+        let class = it.gpu_exclusivity.map(GpuExclusivityClass::name);
+        let mode = it.gpu_execution_mode.map(GpuExecutionMode::name);
+        vec![
+            field("gpu_exclusivity", class),
+            field("gpu_execution_mode", mode),
+            field("gpu_compute_slices", it.gpu_compute_slices),
+        ]
+    }
+
+    fn binding_json(binding: &Binding) -> Vec<Field<'_>> {
+        vec![field("gpu", binding.gpu().map(json))]
+    }
 }
 
 /// A higher class is tighter, except a partition, which is not comparable with a whole device.
@@ -136,4 +151,17 @@ impl GpuBuilder {
         self.terms.compute_slices = Some(slices);
         self
     }
+}
+
+fn json(binding: &GpuBinding) -> Object<'_> {
+    let endpoint = binding.session_endpoint.map(|it| it.to_string());
+    Object::from([
+        field("uuid", &*binding.uuid),
+        field("vendor", binding.vendor.name()),
+        field("vram_bytes", binding.vram_bytes),
+        field("session_endpoint", endpoint),
+        field("cdi_device", binding.cdi_device.as_deref()),
+        field("compute_slices", binding.compute_slices),
+        field("queue_slots", binding.queue_slots),
+    ])
 }

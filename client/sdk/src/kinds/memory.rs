@@ -1,11 +1,20 @@
 //! Memory.
 
+use std::net::Ipv6Addr;
+
 use fabricbios_wire::{
-    KvCacheIntent, LeaseInfo, MemTerms, PeerChange, RdmaPeer, Request, ResourceInventory,
+    Binding, KvCacheIntent, LeaseInfo, MemTerms, PeerChange, RdmaBinding, RdmaPeer, Request,
+    ResourceInventory,
 };
 
 use super::{Storage, sealed::Sealed};
-use crate::{Builder, Error, Lease, inventory::Entries, runtime::wait, unmet::Missing};
+use crate::{
+    Builder, Error, Lease,
+    inventory::Entries,
+    json::{Field, Object, field},
+    runtime::wait,
+    unmet::Missing,
+};
 
 /// Memory: bytes over RDMA or FBMU.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +38,10 @@ impl Sealed for Memory {
         for arena in &structured.mem_arenas {
             entries.add(arena.resource_id, arena.health, |it| it.mem = Some(*arena));
         }
+    }
+
+    fn binding_json(binding: &Binding) -> Vec<Field<'_>> {
+        vec![field("rdma", binding.rdma().map(json))]
     }
 }
 
@@ -78,4 +91,47 @@ impl MemLease {
     pub fn change_peers(&self, change: PeerChange) -> Result<LeaseInfo, Error> {
         wait(self.change_peers_async(change))
     }
+}
+
+/// With several queue pairs `qps` has all, and the fields before it are those of the first.
+fn json(rdma: &RdmaBinding) -> Object<'_> {
+    let pair = |qp_num, psn, rkey| {
+        Object::from([
+            field("qp_num", qp_num),
+            field("psn", psn),
+            field("rkey", rkey),
+        ])
+    };
+    let first = pair(rdma.qp_num, rdma.psn, rdma.rkey);
+    let further = rdma.further.iter();
+    let further = further.map(|it| pair(it.qp_num, it.psn, Some(it.rkey)));
+    let pairs: Vec<Object<'_>> = std::iter::once(first).chain(further).collect();
+    let previous = rdma.previous.map(|old| {
+        Object::from([
+            field("rkey", old.rkey),
+            field("remaining_ms", old.remaining_ms),
+        ])
+    });
+    Object::from([
+        field("rkey", rdma.rkey),
+        field("remote_addr", rdma.remote_addr),
+        field("qp_num", rdma.qp_num),
+        field("gid", gid_text(rdma.gid)),
+        field("port", rdma.port),
+        field("psn", rdma.psn),
+        field("path_mtu", rdma.path_mtu),
+        field("strategy", rdma.strategy.name()),
+        field("max_rd_atomic", rdma.max_rd_atomic),
+        field("atomics", rdma.atomics),
+        field("previous", previous),
+        field("prepared_rkey", rdma.prepared_rkey),
+        field("qps", Some(pairs).filter(|pairs| pairs.len() > 1)),
+    ])
+}
+
+/// A GID as text: eight groups of four digits, the only form that all tools accept, pyverbs among them.
+#[must_use]
+pub fn gid_text(gid: [u8; 16]) -> String {
+    let groups = Ipv6Addr::from(gid).segments();
+    groups.map(|group| format!("{group:04x}")).join(":")
 }

@@ -9,11 +9,13 @@ mod memory;
 mod network_function;
 
 use fabricbios_wire::{
-    InventoryExtension, LeaseAllocRequest, LeaseInfo, LeaseTerms, ResourceInventory, ResourceType,
+    Binding, Effective, InventoryExtension, KindBinding, LeaseAllocRequest, LeaseInfo, LeaseTerms,
+    ResourceInventory, ResourceType,
 };
 
 use crate::{
     inventory::{Entries, Resource},
+    json::Field,
     unmet::Missing,
 };
 
@@ -44,6 +46,22 @@ macro_rules! kinds {
                     <$kind as sealed::Sealed>::unmet(terms, request.capacity, info, missing);
                 })*
                 LeaseTerms::Other(_) => {}
+            }
+        }
+
+        /// The enforced terms that only this kind has, as JSON.
+        pub(crate) fn terms_json(binding: &Binding, effective: &Effective) -> Vec<Field<'static>> {
+            match &binding.kind {
+                $(KindBinding::$resource_type(_) => <$kind as sealed::Sealed>::terms_json(effective),)*
+                KindBinding::Other(_) => Vec::new(),
+            }
+        }
+
+        /// The coordinates that only this kind has, as JSON.
+        pub(crate) fn binding_json(binding: &Binding) -> Vec<Field<'_>> {
+            match &binding.kind {
+                $(KindBinding::$resource_type(_) => <$kind as sealed::Sealed>::binding_json(binding),)*
+                KindBinding::Other(_) => Vec::new(),
             }
         }
 
@@ -79,11 +97,14 @@ kinds! {
 pub(crate) mod sealed {
     use std::fmt::Debug;
 
-    use fabricbios_wire::{InventoryExtension, LeaseInfo, LeaseTerms, ResourceInventory};
+    use fabricbios_wire::{
+        Binding, Effective, InventoryExtension, LeaseInfo, LeaseTerms, ResourceInventory,
+    };
 
     use crate::{
         Error,
         inventory::{Entries, Resource},
+        json::Field,
         unmet::Missing,
     };
 
@@ -107,6 +128,16 @@ pub(crate) mod sealed {
 
         /// Adds the entries of the kind in a structured inventory, each with the health of its resource.
         fn entries(_structured: &ResourceInventory, _entries: &mut Entries) {}
+
+        /// The enforced terms that only this kind has, as JSON.
+        fn terms_json(_effective: &Effective) -> Vec<Field<'static>> {
+            Vec::new()
+        }
+
+        /// The coordinates that only this kind has, as JSON.
+        fn binding_json(_binding: &Binding) -> Vec<Field<'_>> {
+            Vec::new()
+        }
 
         /// Adds an extension that the line of the kind in `kinds!` names.
         fn extend(_resource: &mut Resource, _extension: &InventoryExtension) {}

@@ -1,14 +1,15 @@
 //! Network functions.
 
 use fabricbios_wire::{
-    Enforcement, HandOver, InventoryExtension, LeaseInfo, MacAddress, NetTerms, ResourceInventory,
-    ResourceType, VlanId,
+    Binding, Effective, Enforcement, HandOver, InventoryExtension, LeaseInfo, MacAddress,
+    NetBinding, NetTerms, ResourceInventory, ResourceType, VlanId,
 };
 
 use super::sealed::Sealed;
 use crate::{
     Builder, Error, Lease,
     inventory::{Entries, Resource},
+    json::{Field, Object, field},
     unmet::Missing,
 };
 
@@ -80,6 +81,14 @@ impl Sealed for NetworkFunction {
             resource.virtual_functions = Some(VirtualFunctions { total, free });
         }
     }
+
+    fn terms_json(effective: &Effective) -> Vec<Field<'static>> {
+        vec![field("net_rate", effective.net_rate.map(Enforcement::name))]
+    }
+
+    fn binding_json(binding: &Binding) -> Vec<Field<'_>> {
+        vec![field("net", binding.net().map(json))]
+    }
 }
 
 impl NetBuilder {
@@ -117,4 +126,17 @@ impl NetLease {
     pub fn rate_is_enforced(&self) -> bool {
         self.shared.info().effective.net_rate == Some(Enforcement::Enforced)
     }
+}
+
+fn json(binding: &NetBinding) -> Object<'_> {
+    Object::from([
+        field("pci_bdf", binding.pci_function.map(|it| it.to_string())),
+        field("ifname", binding.interface.as_deref()),
+        field("mac", binding.mac.to_string()),
+        field("vlan", binding.vlan.map(u16::from)),
+        field("max_tx_mbps", binding.rate_bps / 1_000_000),
+        field("hand_over", binding.hand_over.name()),
+        field("vfio_group", binding.vfio_group),
+        field("cdi_device", binding.cdi_device.as_deref()),
+    ])
 }

@@ -100,3 +100,32 @@ fn in_its_grace_time_a_lease_is_lost_and_not_over() {
     by_clock.renew().unwrap();
     assert_eq!(by_clock.health(), Health::Good);
 }
+
+#[test]
+fn a_watch_tells_a_revocation_with_its_cause() {
+    let told = ended(LeasePhase::Revoked, EndCause::Revoked);
+    let (_node, lease) = lease_of(crate::common::lease(60_000), told);
+    let error = lease.end_watch().wait();
+    assert_eq!(error.end_cause(), Some(EndCause::Revoked), "{error}");
+}
+
+#[test]
+fn a_watch_tells_that_the_lease_was_freed_and_another_thread_cannot_use_it() {
+    let (_node, lease) = lease_of(lease(60_000), lease(60_000));
+    let watch = lease.end_watch();
+    let told = std::thread::scope(|threads| {
+        let waiting = threads.spawn(|| watch.wait());
+        lease.free_shared().unwrap();
+        waiting.join().unwrap()
+    });
+    assert_eq!(told.end_cause(), Some(EndCause::Freed));
+    let error = lease.renew().unwrap_err();
+    assert_eq!(error.end_cause(), Some(EndCause::Freed), "{error}");
+}
+
+#[test]
+fn a_watch_of_a_lease_in_its_grace_time_says_so() {
+    let (_node, lease) = lease_of(with_grace(lease(0)), with_grace(lease(0)));
+    let told = lease.end_watch().wait();
+    assert_eq!(told, Error::InGrace { lease_id: LEASE });
+}

@@ -1,4 +1,5 @@
-//! The JSON of a lease. The names are a contract; absent parts are omitted.
+//! A lease as JSON: `fabricctl --json` prints it, and the Python package has it as a dictionary. The names are a contract;
+//! absent parts are omitted.
 
 use base16ct::lower::encode_string;
 use fabricbios_wire::{
@@ -7,15 +8,15 @@ use fabricbios_wire::{
 use zeroize::Zeroizing;
 
 use crate::{
+    AffinityWords,
     json::{Field, Object, field},
-    kinds::{self, Face},
-    values::AffinityWords,
+    kinds,
 };
 
-/// A lease as JSON.
-pub(crate) fn json(info: &LeaseInfo) -> Object<'_> {
+/// A lease as JSON. It has the keys of the lease.
+#[must_use]
+pub fn lease_json(info: &LeaseInfo) -> Object<'_> {
     let unless_zero = |ms: u64| Some(ms).filter(|ms| *ms != 0);
-    let face = kinds::face(info.resource_type());
     let end = info.end.as_deref().map(end);
     Object::from([
         field("lease_id", info.lease_id.to_string()),
@@ -33,16 +34,17 @@ pub(crate) fn json(info: &LeaseInfo) -> Object<'_> {
         ),
         field("grace_ends_unix_ms", unless_zero(info.grace_ends_unix_ms)),
         field("remaining_ms", info.remaining_ms),
-        field("effective", effective(face, info)),
+        field("effective", effective(info)),
         field("intent", info.intent.as_deref().map(intent)),
-        field("binding", binding(face, &info.binding)),
+        field("binding", binding(&info.binding)),
         field("tenant", info.tenant.as_deref()),
     ])
     .with(end.into_iter().flatten())
 }
 
 /// The status of LEASE_QUERY in the words of the specification.
-pub(crate) fn status(status: LeaseStatus) -> &'static str {
+#[must_use]
+pub fn status(status: LeaseStatus) -> &'static str {
     match status {
         LeaseStatus::Active => "ACTIVE",
         LeaseStatus::Expired => "EXPIRED",
@@ -50,13 +52,13 @@ pub(crate) fn status(status: LeaseStatus) -> &'static str {
     }
 }
 
-fn effective(face: &dyn Face, info: &LeaseInfo) -> Object<'static> {
+fn effective(info: &LeaseInfo) -> Object<'static> {
     let it = &info.effective;
     let of_all = [
         field("transport", it.transport.map(Transport::name)),
         field("rotate_on_renew", it.rotate_on_renew),
     ];
-    Object::from(of_all).with(face.terms_json(it))
+    Object::from(of_all).with(kinds::terms_json(&info.binding, it))
 }
 
 /// The statements of the tenant. The node keeps them and enforces none.
@@ -76,7 +78,7 @@ fn intent(intent: &LeaseIntent) -> Object<'_> {
     ])
 }
 
-fn binding<'a>(face: &dyn Face, binding: &'a Binding) -> Object<'a> {
+fn binding(binding: &Binding) -> Object<'_> {
     let key = binding.dp_key.as_ref();
     let limits = binding.limits.map(|limits| {
         Object::from([
@@ -95,7 +97,7 @@ fn binding<'a>(face: &dyn Face, binding: &'a Binding) -> Object<'a> {
         ),
         field("limits", limits),
     ];
-    Object::from(of_all).with(face.binding_json(binding))
+    Object::from(of_all).with(kinds::binding_json(binding))
 }
 
 fn end(end: &LeaseEnd) -> [Field<'_>; 5] {

@@ -1,11 +1,10 @@
-//! Affinities on the command line and in the output: `STRENGTH:CATEGORY=TARGET`.
+//! Affinities as text: `STRENGTH:CATEGORY=TARGET`.
 
 use std::fmt;
 
 use base16ct::{lower::encode_string, mixed::decode};
 use fabricbios_wire::{AFFINITY_TARGET_BYTES_MAX, Affinity};
 
-use super::BadValue;
 use crate::json::{Object, field};
 
 /// The words of the numbers from 1 on.
@@ -18,8 +17,11 @@ const NODE_ID: u8 = 3;
 const LABEL: u8 = 4;
 
 /// Parses `STRENGTH:CATEGORY=TARGET`. A target of the right length in hex is an id, everything else is a label.
-pub(crate) fn affinity(text: &str) -> Result<Affinity, BadValue> {
-    let form = || -> BadValue {
+///
+/// # Errors
+/// What is wrong, and what to write instead.
+pub fn affinity(text: &str) -> Result<Affinity, String> {
+    let form = || -> String {
         "write STRENGTH:CATEGORY=TARGET, such as avoid:tenant=acme; STRENGTH is required, preferred or avoid, \
          CATEGORY is resource, node, rack, tenant or data"
             .into()
@@ -45,7 +47,7 @@ fn number(words: &[&str], word: &str) -> Option<u8> {
         .find_map(|(number, it)| (*it == word).then_some(number))
 }
 
-fn target(category: &str, text: &str) -> Result<(u8, Vec<u8>), BadValue> {
+fn target(category: &str, text: &str) -> Result<(u8, Vec<u8>), String> {
     let (target_type, bytes) = match category {
         "resource" => (RESOURCE_ID, 16),
         "data" => (LEASE_ID, 16),
@@ -55,19 +57,21 @@ fn target(category: &str, text: &str) -> Result<(u8, Vec<u8>), BadValue> {
     let mut id = vec![0; bytes];
     if bytes > 0 && text.len() == 2 * bytes && decode(text, &mut id).is_ok() {
         return match id.iter().all(|byte| *byte == 0) {
-            true => Err(format!("no {category} has an id of zeros").into()),
+            true => Err(format!("no {category} has an id of zeros")),
             false => Ok((target_type, id)),
         };
     }
     match text.len() {
         1..=AFFINITY_TARGET_BYTES_MAX => Ok((LABEL, text.as_bytes().to_vec())),
-        _ => Err(format!("a target has 1 to {AFFINITY_TARGET_BYTES_MAX} bytes").into()),
+        _ => Err(format!(
+            "a target has 1 to {AFFINITY_TARGET_BYTES_MAX} bytes"
+        )),
     }
 }
 
 /// An affinity in words.
 #[derive(Debug)]
-pub(crate) struct AffinityWords {
+pub struct AffinityWords {
     strength: &'static str,
     category: &'static str,
     target: String,
@@ -92,7 +96,9 @@ impl From<&Affinity> for AffinityWords {
 }
 
 impl AffinityWords {
-    pub(crate) fn json(self) -> Object<'static> {
+    /// The words as JSON.
+    #[must_use]
+    pub fn json(self) -> Object<'static> {
         Object::from([
             field("strength", self.strength),
             field("category", self.category),
@@ -151,7 +157,7 @@ mod tests {
         ];
         for (text, part) in cases {
             let error = affinity(text).unwrap_err();
-            assert!(error.0.contains(part), "{text}: {error}");
+            assert!(error.contains(part), "{text}: {error}");
         }
     }
 }

@@ -1,38 +1,66 @@
 //! JSON objects whose fields depend on the lease or the resource. Fields without a value are left out.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt};
 
 use serde::{Serialize, Serializer};
 use zeroize::Zeroizing;
 
 /// A value.
-#[derive(Serialize)]
+#[derive(Debug, Serialize)]
 #[serde(untagged)]
-pub(crate) enum Json<'a> {
+pub enum Json<'a> {
+    /// No value: the field is left out.
     #[serde(skip)]
     Absent,
+    /// null.
     Null,
+    /// true or false.
     Bool(bool),
+    /// A number.
     Number(u64),
+    /// A text.
     Text(Cow<'a, str>),
-    Secret(Zeroizing<String>),
+    /// A text that is a secret.
+    Secret(Secret),
+    /// A list.
     List(Vec<Json<'a>>),
+    /// An object.
     Object(Object<'a>),
 }
 
+/// A text that is wiped, and that [`fmt::Debug`] does not show.
+#[derive(Serialize)]
+#[serde(transparent)]
+pub struct Secret(Zeroizing<String>);
+
+impl Secret {
+    /// The text.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
 /// Fields in their order.
-pub(crate) struct Object<'a>(Vec<(Cow<'static, str>, Json<'a>)>);
+#[derive(Debug)]
+pub struct Object<'a>(Vec<(Cow<'static, str>, Json<'a>)>);
 
 /// One field.
-pub(crate) type Field<'a> = (&'static str, Json<'a>);
+pub type Field<'a> = (&'static str, Json<'a>);
 
 /// A field; absent if the value is `None`.
-pub(crate) fn field<'a>(key: &'static str, value: impl Into<Json<'a>>) -> Field<'a> {
+pub fn field<'a>(key: &'static str, value: impl Into<Json<'a>>) -> Field<'a> {
     (key, value.into())
 }
 
 /// A field that is there only if it is true.
-pub(crate) fn flag(key: &'static str, value: bool) -> Field<'static> {
+pub fn flag(key: &'static str, value: bool) -> Field<'static> {
     field(key, value.then_some(true))
 }
 
@@ -52,12 +80,19 @@ impl<'a, const N: usize> From<[Field<'a>; N]> for Object<'a> {
 
 impl<'a> Object<'a> {
     /// The object with these fields behind its own.
-    pub(crate) fn with(self, more: impl IntoIterator<Item = Field<'a>>) -> Self {
+    #[must_use]
+    pub fn with(self, more: impl IntoIterator<Item = Field<'a>>) -> Self {
         self.and(more.into_iter().collect())
     }
 
+    /// The fields in their order.
+    pub fn fields(&self) -> impl Iterator<Item = (&str, &Json<'a>)> {
+        self.0.iter().map(|(key, value)| (&**key, value))
+    }
+
     /// The object with the fields of the other behind its own.
-    pub(crate) fn and(mut self, other: Self) -> Self {
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
         self.0.extend(other.0);
         self
     }
@@ -99,6 +134,6 @@ from! {
     u64: it => Self::Number(it);
     &'a str: it => Self::Text(it.into());
     String: it => Self::Text(it.into());
-    Zeroizing<String>: it => Self::Secret(it);
+    Zeroizing<String>: it => Self::Secret(Secret(it));
     Object<'a>: it => Self::Object(it);
 }
