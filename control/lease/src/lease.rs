@@ -4,8 +4,8 @@ use alloc::{borrow::Cow, boxed::Box, string::String, sync::Arc, vec::Vec};
 use core::time::Duration;
 
 use fabricbios_wire::{
-    Binding, Effective, EndCause, Generation, LeaseEnd, LeaseId, LeaseInfo, LeaseIntent,
-    LeasePhase, LeaseTerms, PreviousKey, RdmaPeer, ResourceId, ResourceType,
+    AttachCode, Binding, Effective, EndCause, Generation, LeaseEnd, LeaseId, LeaseInfo,
+    LeaseIntent, LeasePhase, LeaseTerms, PreviousKey, RdmaPeer, ResourceId, ResourceType,
 };
 
 use crate::{
@@ -69,6 +69,8 @@ pub(crate) struct Lease {
     /// See [`LeaseRecord::intent`].
     pub(crate) intent: Option<Box<LeaseIntent>>,
     pub(crate) peers: Vec<RdmaPeer>,
+    /// Codes that nobody has presented yet.
+    pub(crate) attach_codes: Vec<AttachCode>,
     /// `Some`: an earlier run bound the lease, and this run has not yet, so that the next bind adopts the objects that
     /// are left. The number of such binds that failed.
     pub(crate) adoptions_failed: Option<u32>,
@@ -115,6 +117,7 @@ impl Lease {
             terms: None,
             intent: None,
             peers: Vec::new(),
+            attach_codes: Vec::new(),
             adoptions_failed: None,
             end: None,
             over_since: None,

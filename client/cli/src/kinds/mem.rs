@@ -1,11 +1,13 @@
 //! Memory.
 
+use base16ct::lower::encode_string;
 use clap::Args;
 use fabricbios_client::Node;
 use fabricbios_wire::{
-    Binding, KvCacheIntent, LeaseAllocRequest, LeaseInfo, LeaseIntent, MemTerms, RdmaBinding,
-    RdmaPeer, Transport,
+    Binding, KvCacheIntent, LeaseAllocRequest, LeaseInfo, LeaseIntent, MemTerms, RdmaAttach,
+    RdmaBinding, RdmaPeer, Transport,
 };
+use zeroize::Zeroizing;
 
 use super::Face;
 use crate::{
@@ -120,6 +122,14 @@ fn rows(rdma: &RdmaBinding) -> Vec<Vec<String>> {
         rdma.path_mtu, rdma.max_rd_atomic, rdma.strategy
     );
     rows.push(row("", manner));
+    if let Some(attach) = &rdma.attach {
+        let how = format!(
+            "{}: one program that connects to {} with rdma_cm and sends these 16 bytes as its private data joins the lease",
+            code(attach).as_str(),
+            attach.endpoint
+        );
+        rows.push(row("attach code", how));
+    }
     if let Some(old) = rdma.previous {
         let left = time_text::span(old.remaining_ms.into());
         rows.push(row(
@@ -128,6 +138,11 @@ fn rows(rdma: &RdmaBinding) -> Vec<Vec<String>> {
         ));
     }
     rows
+}
+
+/// The code in hexadecimal digits.
+fn code(attach: &RdmaAttach) -> Zeroizing<String> {
+    Zeroizing::new(encode_string(&attach.code.0))
 }
 
 /// With several queue pairs `qps` has all, and the fields before it are those of the first.
@@ -149,6 +164,12 @@ fn json(rdma: &RdmaBinding) -> Object<'_> {
             field("remaining_ms", old.remaining_ms),
         ])
     });
+    let attach = rdma.attach.as_ref().map(|attach| {
+        Object::from([
+            field("code", code(attach)),
+            field("address", attach.endpoint.to_string()),
+        ])
+    });
     Object::from([
         field("rkey", rdma.rkey),
         field("remote_addr", rdma.remote_addr),
@@ -162,6 +183,7 @@ fn json(rdma: &RdmaBinding) -> Object<'_> {
         field("atomics", rdma.atomics),
         field("previous", previous),
         field("prepared_rkey", rdma.prepared_rkey),
+        field("attach", attach),
         field("qps", Some(pairs).filter(|pairs| pairs.len() > 1)),
     ])
 }

@@ -1,7 +1,8 @@
 //! Memory.
 
 use fabricbios_wire::{
-    KvCacheIntent, LeaseInfo, MemTerms, PeerChange, RdmaPeer, Request, ResourceInventory,
+    KvCacheIntent, LeaseInfo, MemTerms, PeerChange, RdmaAttach, RdmaPeer, Reply, Request,
+    ResourceInventory,
 };
 
 use super::{Storage, sealed::Sealed};
@@ -72,6 +73,31 @@ impl MemLease {
             change,
         })
         .await
+    }
+
+    /// Asks for an attach code: one program that connects with rdma_cm to the endpoint of the answer, with the 16 bytes
+    /// of the code as its private data, joins the lease. Each code works once.
+    ///
+    /// # Errors
+    /// The node has no rdma_cm listener, the lease is not over RDMA, or it has 8 codes that nobody has used.
+    pub async fn attach_code_async(&self) -> Result<RdmaAttach, Error> {
+        self.shared.check_not_lost()?;
+        self.shared.set_callers_peers();
+        let node = self.shared.patient_node();
+        // The code is not kept with the lease.
+        let told = node
+            .lease_async(Request::LeaseAttach(self.lease_id()))
+            .await?;
+        let attach = told.binding.rdma().and_then(|rdma| rdma.attach.clone());
+        attach.ok_or_else(|| node.unexpected("an attach code", &Reply::Lease(told)))
+    }
+
+    /// Asks for an attach code, blocking.
+    ///
+    /// # Errors
+    /// As [`MemLease::attach_code_async`].
+    pub fn attach_code(&self) -> Result<RdmaAttach, Error> {
+        wait(self.attach_code_async())
     }
 
     /// Changes the queue pairs of a live binding, blocking.
