@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm quiet timeout=600
-# covers: client/cli client/sdk rdma verbs lease wire node/src/kinds/memory node/src/driver
+# covers: client/cli rdma verbs arena node/src/kinds/memory
 """Programs that connect with rdma_cm, on leased memory: an unmodified librpma with an attach code, and callers that have
 none. The clients are `rpma_client.c` and `cm_client.c`."""
 import contextlib

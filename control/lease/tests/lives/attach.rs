@@ -20,8 +20,8 @@ fn asked(world: &mut World, lease_id: LeaseId) -> Ticket {
 
 fn code(world: &mut World, lease_id: LeaseId) -> AttachCode {
     let ticket = asked(world, lease_id);
-    let rdma = world.lease(ticket).binding.rdma().unwrap();
-    let attach = rdma.attach.clone().unwrap();
+    let rdma = world.lease(ticket).binding.rdma().expect("bound");
+    let attach = rdma.attach.clone().expect("a code");
     assert_eq!(attach.endpoint.to_string(), LISTENER);
     attach.code
 }
@@ -111,7 +111,7 @@ fn a_million_guessed_codes_change_nothing() {
     let before = format!("{:?}", world.table);
     // The code of this world is a small number.
     for nth in 0..1_000_000 {
-        let guessed = AttachCode((1 << 127 | nth * 0x5851_F42D_4C95_7F2D_u128).to_be_bytes());
+        let guessed = AttachCode(((1 << 127) | (nth * 0x5851_F42D_4C95_7F2D_u128)).to_be_bytes());
         assert_eq!(world.table.spend_attach_code(&guessed), None);
     }
     assert_eq!(format!("{:?}", world.table), before);
