@@ -371,6 +371,7 @@ fn binding() -> Binding {
             atomics: true,
             further: Vec::new(),
             prepared_rkey: None,
+            attach: None,
         })),
         ..Binding::plain(ResourceType::Mem)
     }

@@ -43,7 +43,7 @@ STRATEGY = ["window", "region"]
 OUTCOME = ["torn_down", "fenced", "not_found"]
 CLASS = ["permanent", "transient", "policy"]
 TYPES = {1: "cpu", 2: "mem", 3: "block", 4: "net", 5: "gpu", 0x10: "scheduler", 0xFF: "vendor"}
-KNOWN_TAGS = {*range(0x0101, 0x0105), *range(0x0201, 0x020E), 0x0210, 0x0211, 0x0212, *range(0x0301, 0x030A), 0x0310, 0x0311,
+KNOWN_TAGS = {*range(0x0101, 0x0105), *range(0x0201, 0x020F), *range(0x0210, 0x0214), *range(0x0301, 0x030A), 0x0310, 0x0311,
               *range(0x0401, 0x0409), 0x0410, 0x0411, 0x0412, *range(0x0501, 0x0508), *range(0x0601, 0x0606),
               *range(0x0901, 0x090E), 0x0910,
               0x0A01, 0x0A02, 0x0A03, 0x0A04, *range(0x0B01, 0x0B0A), *range(0x0C01, 0x0C05)}
@@ -324,11 +324,13 @@ def read_issue(r):
 
 def read_bind(r):
     lease_id, area = r.id(), r.area()
-    need(len({tag for tag, _ in area.tlvs if tag in (0x0210, 0x0211, 0x0212)}) == 1, "InvalidIntent")
+    need(len({tag for tag, _ in area.tlvs if 0x0210 <= tag <= 0x0213}) == 1, "InvalidIntent")
     if peers := read_peers(area):
         return {"lease_bind": {"lease_id": lease_id, "peers": peers}}
     if joining := read_peers(area, 0x0211):
         return {"lease_peers": {"lease_id": lease_id, "change": {"add": joining}}}
+    if area.one(0x0213, 0) is not None:
+        return {"lease_attach": lease_id}
     leaving = [read_queue_pair_number(value) for value in area.several(0x0212, PEERS_MAX)]
     return {"lease_peers": {"lease_id": lease_id, "change": {"remove": leaving}}}
 
@@ -388,7 +390,7 @@ def read_lease(r):
 
 
 def read_binding(area, kind):
-    readers = {"mem": (0x0201, 0x020D, read_rdma), "block": (0x0301, 0x0309, read_nvmeof), "net": (0x0401, 0x0408, read_net),
+    readers = {"mem": (0x0201, 0x020E, read_rdma), "block": (0x0301, 0x0309, read_nvmeof), "net": (0x0401, 0x0408, read_net),
                "gpu": (0x0501, 0x0507, read_gpu), "cpu": (0x0601, 0x0605, read_cpu)}
     found = {name: read(area) if any(first <= tag <= last for tag, _ in area.tlvs) else None
              for name, (first, last, read) in readers.items()}
@@ -469,9 +471,13 @@ def read_rdma(area):
            "strategy": STRATEGY[area.number(0x0208, 1, 1)], "previous": mapped(area.one(0x0209, 8), read_previous),
            "max_rd_atomic": area.number(0x020A, 1), "atomics": BOOL[area.number(0x020B, 1, 1)],
            "further": [read_queue_pair(value) for value in area.several(0x020C, QUEUE_PAIRS_MAX - 1)],
-           "prepared_rkey": mapped(area.one(0x020D, 4), number)}
+           "prepared_rkey": mapped(area.one(0x020D, 4), number), "attach": mapped(area.one(0x020E, 34), read_attach)}
     need(out["path_mtu"] in MTUS, "InvalidIntent")
     return out
+
+
+def read_attach(value):
+    return {"code": list(value[:16]), "endpoint": endpoint(value[16:], "InvalidIntent")}
 
 
 def read_previous(value):
@@ -840,7 +846,8 @@ def make_rdma(v):
     out += some(0x0209, v["previous"], lambda it: be(it["rkey"], 4) + be(it["remaining_ms"], 4))
     out += some_number(0x020A, v["max_rd_atomic"], 1) + some_word(0x020B, v["atomics"], BOOL)
     out += b"".join(tlv(0x020C, be(it["qp_num"], 4) + be(it["psn"], 4) + be(it["rkey"], 4)) for it in v["further"])
-    return out + some_number(0x020D, v["prepared_rkey"], 4)
+    out += some_number(0x020D, v["prepared_rkey"], 4)
+    return out + some(0x020E, v["attach"], lambda it: bytes(it["code"]) + place_bytes(it["endpoint"]))
 
 
 def make_effective(v):
@@ -917,6 +924,7 @@ def make_request(request):
         "lease_list": lambda: bytes.fromhex(v["after"]) + bytes([v["ended"]]),
         "lease_bind": lambda: bytes.fromhex(v["lease_id"]) + counted(make_peers(v["peers"])),
         "lease_peers": lambda: bytes.fromhex(v["lease_id"]) + counted(make_change(v["change"])),
+        "lease_attach": lambda: bytes.fromhex(v) + counted(tlv(0x0213, b"")),
         "lease_rotate": lambda: bytes.fromhex(v["lease_id"]) + be(v["overlap_ms"], 4),
         "identity_issue": lambda: bytes([ROLE.index(v["role"])]) + be(v["valid_secs"], 4) + text_bytes(v["tenant"])
         + counted(bytes(v["csr_der"])),

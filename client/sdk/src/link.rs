@@ -343,7 +343,8 @@ fn is_idempotent(request: &Request) -> bool {
         Request::LeaseAlloc(_)
         | Request::LeaseRenew { .. }
         | Request::LeaseRotate { .. }
-        | Request::LeasePeers { .. } => false,
+        | Request::LeasePeers { .. }
+        | Request::LeaseAttach(_) => false,
         Request::Ping(_)
         | Request::GetIdentity
         | Request::GetInventory(_)

@@ -1,7 +1,7 @@
 //! The operator's limits, each with its reason.
 
 use alloc::{collections::BTreeMap, vec::Vec};
-use core::time::Duration;
+use core::{net::SocketAddr, time::Duration};
 
 use fabricbios_wire::ResourceType;
 
@@ -50,6 +50,8 @@ pub struct Policy {
     /// Maximum of binds and rotations of one tenant that wait or are under way. They take turns with those of other
     /// tenants, see [`Effect::Order`](crate::Effect::Order).
     pub tenant_binds_max: usize,
+    /// The address of the node's rdma_cm listener, if it has one.
+    pub attach_at: Option<SocketAddr>,
     /// Which VLANs and addresses tenants may have.
     pub network: NetworkRights,
     /// Kinds that were detected; a kind without an offer is refused as not offered, not as absent.
@@ -77,6 +79,7 @@ impl Default for Policy {
             tenant_queue_pairs_max: 1 << 14,
             tenant_requests_per_sec: 20_000,
             tenant_binds_max: 1024,
+            attach_at: None,
             network: NetworkRights::default(),
             detected: Vec::new(),
             profile: Profile::Linux,

@@ -9,6 +9,7 @@
 //! - **timers**: each lease has the timers that its state wants, and there are no others.
 //! - **tenants**: the counts of a tenant match its leases.
 //! - **census**: the count of each state matches the leases in that state.
+//! - **codes**: every attach code is of the lease that lists it, and a lease that nobody can join has none.
 //!
 //! Generations, proof, states and tenants are checked at every change of a lease and at every order, capacity where a
 //! part is taken or given back: there the check costs no more than the step. If one fails, the step stops and the resource of the lease is fenced, with a note; the node goes on.
@@ -50,6 +51,8 @@ pub enum Invariant {
     Tenants,
     /// The count of each state matches the leases in that state.
     Census,
+    /// Every attach code is of the lease that lists it, and a lease that nobody can join has none.
+    Codes,
 }
 
 impl fmt::Display for Invariant {
@@ -63,6 +66,7 @@ impl fmt::Display for Invariant {
             Self::Timers => "timers",
             Self::Tenants => "tenants",
             Self::Census => "census",
+            Self::Codes => "codes",
         })
     }
 }
@@ -304,6 +308,10 @@ impl LeaseTable {
                     format!("{}: {lease:?}", broken.detail)
                 });
             }
+            let listed = lease.attach_codes.iter();
+            let mut owners = listed.map(|code| self.attach_codes.get(code));
+            let right = lease.codes_fit() && owners.all(|owner| owner == Some(&id));
+            holds(Invariant::Codes, right, &|| format!("{lease:?}"));
             let wants = (lease.next_deadline(), lease.patience_ends(&self.policy));
             let owner = Some(lease.tenant.clone());
             let is_set =
@@ -330,6 +338,11 @@ impl LeaseTable {
         let all = (self.deadlines.len(), self.patience.len(), self.forget.len());
         let no_more = all == (terms, patience, self.ended.len());
         holds(Invariant::Timers, no_more, &|| format!("{all:?} are set"));
+        let listed: usize = self.leases.values().map(|it| it.attach_codes.len()).sum();
+        let all = self.attach_codes.len();
+        holds(Invariant::Codes, all == listed, &|| {
+            format!("{all} codes, {listed} listed")
+        });
         let mut counted = self.census.clone();
         counted.retain(|_, number| *number > 0);
         holds(Invariant::Census, counted == census, &|| {

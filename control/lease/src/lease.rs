@@ -4,8 +4,8 @@ use alloc::{borrow::Cow, boxed::Box, string::String, sync::Arc, vec::Vec};
 use core::time::Duration;
 
 use fabricbios_wire::{
-    Binding, Effective, EndCause, Generation, LeaseEnd, LeaseId, LeaseInfo, LeaseIntent,
-    LeasePhase, LeaseTerms, PreviousKey, RdmaPeer, ResourceId, ResourceType,
+    AttachCode, Binding, Effective, EndCause, Generation, LeaseEnd, LeaseId, LeaseInfo,
+    LeaseIntent, LeasePhase, LeaseTerms, PreviousKey, RdmaPeer, ResourceId, ResourceType,
 };
 
 use crate::{
@@ -72,6 +72,8 @@ pub(crate) struct Lease {
     /// Queue pairs of the node that it has or will get; without a client's, one. Until the lease is released.
     /// [`LeaseTable::has_queue_pairs`](crate::LeaseTable::has_queue_pairs) changes it.
     pub(crate) queue_pairs: usize,
+    /// Codes that nobody has presented yet.
+    pub(crate) attach_codes: Vec<AttachCode>,
     /// `Some`: an earlier run bound the lease, and this run has not yet, so that the next bind adopts the objects that
     /// are left. The number of such binds that failed.
     pub(crate) adoptions_failed: Option<u32>,
@@ -119,6 +121,7 @@ impl Lease {
             intent: None,
             peers: Vec::new(),
             queue_pairs: 0,
+            attach_codes: Vec::new(),
             adoptions_failed: None,
             end: None,
             over_since: None,

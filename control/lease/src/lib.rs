@@ -11,6 +11,7 @@ extern crate alloc;
 extern crate std;
 
 mod admission;
+mod attach;
 mod bindings;
 mod classes;
 mod config;

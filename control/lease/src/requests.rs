@@ -45,9 +45,10 @@ impl LeaseTable {
         let after = match asked.request {
             // A refusal changes no record.
             _ if answer.is_err() => After::Nothing,
-            Request::LeaseQuery(_) | Request::LeaseList { .. } | Request::FenceList => {
-                After::Nothing
-            }
+            Request::LeaseQuery(_)
+            | Request::LeaseList { .. }
+            | Request::LeaseAttach(_)
+            | Request::FenceList => After::Nothing,
             _ => After::Journal,
         };
         self.answer_after(after, asked.ticket, answer);
@@ -70,6 +71,7 @@ impl LeaseTable {
             Request::LeasePeers { lease_id, change } => {
                 self.change_peers(now, asked, *lease_id, change)
             }
+            Request::LeaseAttach(id) => self.tell_attach_code(now, asked, *id),
             Request::LeaseRotate {
                 lease_id,
                 overlap_ms,
@@ -247,6 +249,7 @@ fn lease_of(request: &Request) -> Option<LeaseId> {
         | Request::LeasePeers { lease_id, .. }
         | Request::LeaseRotate { lease_id, .. }
         | Request::LeaseFree(lease_id)
+        | Request::LeaseAttach(lease_id)
         | Request::LeaseQuery(lease_id)
         | Request::LeaseRevoke(lease_id) => Some(*lease_id),
         _ => None,

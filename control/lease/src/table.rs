@@ -11,7 +11,9 @@ use alloc::{
 };
 use core::time::Duration;
 
-use fabricbios_wire::{Answer, Fence, LeaseId, Request, ResourceId, ResourceType, Role};
+use fabricbios_wire::{
+    Answer, AttachCode, Fence, LeaseId, Request, ResourceId, ResourceType, Role,
+};
 
 use crate::{
     After, Availability, BootTime, Change, Durability, Effect, Note, Offer, Order, Policy, State,
@@ -34,7 +36,7 @@ pub struct Asked {
     pub tenant: Arc<str>,
     /// The role in the certificate.
     pub role: Role,
-    /// A new random id, for the lease if one is granted.
+    /// A new random id, for the lease if one is granted; an attach code is made of it.
     pub fresh_id: LeaseId,
     /// The request.
     pub request: Request,
@@ -51,6 +53,8 @@ pub struct LeaseTable {
     /// How many records of ended leases each tenant has.
     pub(crate) histories: BTreeSet<(usize, Arc<str>)>,
     pub(crate) rates: Rates,
+    /// The leases of the attach codes that nobody has presented yet.
+    pub(crate) attach_codes: BTreeMap<AttachCode, LeaseId>,
     /// Leases of an earlier run whose cut is not ordered yet; leases that a client may still reach come first.
     pub(crate) cut_later: VecDeque<LeaseId>,
     /// Leases of an earlier run whose cut is ordered and has no result yet.
@@ -87,6 +91,7 @@ impl LeaseTable {
             tenants: BTreeMap::new(),
             histories: BTreeSet::new(),
             rates: Rates::default(),
+            attach_codes: BTreeMap::new(),
             cut_later: VecDeque::new(),
             cut_now: BTreeSet::new(),
             cut_moved: BTreeMap::new(),
@@ -234,6 +239,7 @@ impl LeaseTable {
     /// Sets the lease's timers as its state wants them, and counts it. To be called after every change.
     pub(crate) fn arm(&mut self, id: LeaseId) {
         self.count(id);
+        self.drop_attach_codes(id);
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };

@@ -87,6 +87,8 @@ pub enum Request {
         /// What changes.
         change: PeerChange,
     },
+    /// LEASE_BIND that asks for an attach code: the answer has [`crate::RdmaAttach`].
+    LeaseAttach(LeaseId),
     /// LEASE_ROTATE.
     LeaseRotate {
         /// The lease.

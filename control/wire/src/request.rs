@@ -24,7 +24,9 @@ impl Request {
             Self::LeaseQuery(_) => MessageType::LeaseQuery,
             Self::LeaseFree(_) => MessageType::LeaseFree,
             Self::LeaseList { .. } => MessageType::LeaseList,
-            Self::LeaseBind { .. } | Self::LeasePeers { .. } => MessageType::LeaseBind,
+            Self::LeaseBind { .. } | Self::LeasePeers { .. } | Self::LeaseAttach(_) => {
+                MessageType::LeaseBind
+            }
             Self::LeaseRotate { .. } => MessageType::LeaseRotate,
             Self::LeaseRevoke(_) => MessageType::LeaseRevoke,
             Self::FenceList => MessageType::FenceList,
@@ -156,6 +158,7 @@ pub(crate) fn write(w: &mut Writer, request: &Request) {
         Request::LeasePeers { lease_id, change } => {
             w.u128(lease_id.0).area(|w| mem::write_change(w, change))
         }
+        Request::LeaseAttach(lease_id) => w.u128(lease_id.0).area(mem::write_question),
         Request::LeaseRotate {
             lease_id,
             overlap_ms,

@@ -212,6 +212,7 @@ fn the_largest_answers_fit_a_frame() {
                 RDMA_QUEUE_PAIRS_MAX - 1
             ],
             prepared_rkey: Some(1),
+            attach: None,
         })),
     };
     let step = ProofStep {

@@ -11,7 +11,7 @@ mod environment;
 pub mod fair;
 pub(crate) mod log_note;
 pub mod mailbox;
-mod refusals;
+pub(crate) mod refusals;
 pub(crate) mod release_retry;
 pub mod requests;
 pub mod workers;
@@ -25,7 +25,9 @@ use std::{
 };
 
 use fabricbios_lease::{Asked, BootTime, LeaseTable, Report, State, Ticket};
-use fabricbios_wire::{Answer, Endpoint, InventoryForm, LeaseId, Refusal, Reply, Request, Role};
+use fabricbios_wire::{
+    Answer, AttachCode, Endpoint, InventoryForm, LeaseId, Refusal, Reply, Request, Role,
+};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -52,6 +54,13 @@ pub enum Input {
         role: Role,
         /// The request.
         request: Request,
+    },
+    /// A caller of the rdma_cm listener presents a code.
+    SpendCode {
+        /// The code.
+        code: AttachCode,
+        /// Receives the lease of the code and its tenant, or `None`.
+        reply: oneshot::Sender<Option<(LeaseId, Arc<str>)>>,
     },
     /// A report of a provider.
     Report {
@@ -312,6 +321,10 @@ impl<E: Environment> Driver<E> {
                 role,
                 request,
             } => self.on_request(requester, role, request),
+            Input::SpendCode { code, reply } => {
+                // A listener that has gone spends the code too.
+                reply.send(self.table.spend_attach_code(&code)).ok();
+            }
             Input::Report { at, report } => self.on_report(at, report),
             Input::Durable(outcome) => {
                 self.silent_since = None;

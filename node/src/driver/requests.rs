@@ -138,7 +138,7 @@ fn log_issue(principal: &Principal, request: &IssueRequest, issued: &Answer) {
 
 /// Puts a request into the driver's mailbox, or refuses it because too many wait there. If the driver is gone, the
 /// request's reply is dropped, and the client learns that the node is stopping.
-fn pass_on(driver: &Sender<Input>, owner: Owner, input: Input) {
+pub(crate) fn pass_on(driver: &Sender<Input>, owner: Owner, input: Input) {
     let Err((why, Input::Request { requester, .. })) = driver.request(owner, input) else {
         return;
     };

@@ -242,6 +242,7 @@ fn policy(settings: &Settings, inventory: &Inventory, offered: &[Offered]) -> Po
         grace_secs_max: settings.grace_secs_max.unwrap_or(default.grace_secs_max),
         cut_within: cut_within.unwrap_or(default.cut_within),
         profile: settings.kinds.shared.profile.unwrap_or_default().into(),
+        attach_at: settings.kinds.memory.rdma_cm_listen,
         network: net::rights::rights(&settings.kinds.net),
         detected: inventory.kinds(),
         ..default

@@ -260,19 +260,19 @@ impl Hardware {
         let Some(queue_pair) = pair.queue_pair.take() else {
             return Ok(());
         };
-        self.numbers().remove(&pair.number);
+        self.queue_pairs.remove(pair.number);
         let step = || match self.faults.strike("destroy_qp") {
             true => Err((queue_pair, Errno::EIO)),
             false => queue_pair.destroy(),
         };
-        steps
-            .run("destroy_qp", step, refusal)
-            .map_err(|(queue_pair, errno)| {
-                pair.queue_pair = Some(queue_pair);
-                self.numbers().insert(pair.number);
-                let why = format!("queue pair {}: {errno}", pair.number);
-                ("destroy_qp", why)
-            })
+        let destroyed = steps.run("destroy_qp", step, refusal);
+        self.queue_pairs.tell_end();
+        destroyed.map_err(|(queue_pair, errno)| {
+            pair.queue_pair = Some(queue_pair);
+            self.queue_pairs.add(pair.number);
+            let why = format!("queue pair {}: {errno}", pair.number);
+            ("destroy_qp", why)
+        })
     }
 }
 

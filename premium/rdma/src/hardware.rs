@@ -1,7 +1,6 @@
 //! The device and the arenas, and the state that all leases share.
 
 use std::{
-    collections::HashSet,
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -24,6 +23,7 @@ use super::{
     keys::KeyHistories,
     memory::Bytes,
     parts::{BindingParts, Pair},
+    queue_pairs::QueuePairs,
     strategy::Shared,
 };
 
@@ -37,9 +37,9 @@ pub(crate) struct Hardware {
     arenas: Arenas,
     pub(super) shared: Shared,
     keys: Mutex<KeyHistories>,
-    /// Numbers of the queue pairs of leases. The kernel reuses numbers: if the resource tracker knows a number that
-    /// another lease has now, it is no leak.
-    numbers: Mutex<HashSet<u32>>,
+    /// The queue pairs of leases. The kernel reuses numbers: if the resource tracker knows a number that another lease has
+    /// now, it is no leak.
+    pub(super) queue_pairs: Arc<QueuePairs>,
     work: AtomicU64,
     /// `enum rdma_driver_id`; 0, which no device has, until the driver is known.
     pub(super) driver: u32,
@@ -54,7 +54,7 @@ impl Hardware {
             arenas,
             shared,
             keys: Mutex::default(),
-            numbers: Mutex::default(),
+            queue_pairs: Arc::default(),
             work: AtomicU64::new(1),
             driver: 0,
             guard: None,
@@ -132,6 +132,7 @@ impl Hardware {
             atomics: self.device.limits.atomics,
             further: Vec::new(),
             prepared_rkey: parts.prepared_key(),
+            attach: None,
         }
     }
 
@@ -156,10 +157,6 @@ impl Hardware {
         errno: Errno,
     ) -> StepError {
         self.error(step, binding_id, errno).with_errno(errno as i32)
-    }
-
-    pub(super) fn numbers(&self) -> MutexGuard<'_, HashSet<u32>> {
-        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn keys(&self) -> MutexGuard<'_, KeyHistories> {

@@ -27,6 +27,7 @@ mod parts;
 mod path;
 mod peers;
 mod proof;
+mod queue_pairs;
 mod release;
 mod request;
 #[doc(hidden)]
@@ -38,5 +39,6 @@ mod strategy;
 pub use device::numa_node;
 pub use guard::{Guard, GuardedPair};
 pub use path::{RdmaConfig, RdmaInventory, RdmaOpened, RdmaPath};
+pub use queue_pairs::QueuePairs;
 pub use request::{RdmaRequester, RequestError};
 pub use strategy::Strategy;

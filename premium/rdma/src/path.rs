@@ -20,6 +20,7 @@ use super::{
     device::{Device, Found, close},
     hardware::Hardware,
     parts::Parts,
+    queue_pairs::QueuePairs,
     strategy::{Shared, Strategy},
 };
 
@@ -116,6 +117,11 @@ impl RdmaPath {
             atomics: device.limits.atomics,
             windows_have_bounds: self.hardware.windows_have_bounds(),
         }
+    }
+
+    /// The queue pairs of leases, and who is told when one ends.
+    pub fn queue_pairs(&self) -> Arc<QueuePairs> {
+        Arc::clone(&self.hardware.queue_pairs)
     }
 
     /// For tests: `fails` decides at each call of one of these steps whether the step fails: `create_qp`, `modify_qp RTR`,

@@ -8,6 +8,7 @@
 //!
 //! Read first: `memory.rs`, what a device may touch.
 
+pub mod cm;
 mod foreign;
 mod handle;
 pub mod managed;

@@ -49,7 +49,7 @@ impl Need {
 }
 
 /// Debian packages, each with a program that shows its presence on a system without dpkg.
-const GUEST_PACKAGES: [(&str, Option<&str>); 21] = [
+const GUEST_PACKAGES: [(&str, Option<&str>); 23] = [
     // The lab kernel and the first file system of a guest.
     ("busybox-static", Some("busybox")),
     ("kmod", Some("depmod")),
@@ -63,6 +63,8 @@ const GUEST_PACKAGES: [(&str, Option<&str>); 21] = [
     ("iproute2", Some("rdma")),
     ("iputils-ping", Some("ping")),
     ("libibverbs-dev", None),
+    ("librdmacm-dev", None),
+    ("librpma-dev", None),
     ("nvme-cli", Some("nvme")),
     ("perftest", Some("ib_write_bw")),
     ("podman", Some("podman")),

@@ -12,7 +12,7 @@ pub(crate) enum Lease {
     #[command(subcommand)]
     Alloc(Alloc),
     /// Connect a lease to a queue pair, also again after an access fault; or change the queue pairs that it has
-    #[command(group = ArgGroup::new("queue pairs").args(["rdma_peer", "leave"]).required(true))]
+    #[command(group = ArgGroup::new("queue pairs").args(["rdma_peer", "leave", "attach_code"]).required(true))]
     Bind {
         /// The lease
         #[arg(value_name = "LEASE", value_parser = values::lease_id)]
@@ -27,6 +27,10 @@ pub(crate) enum Lease {
         /// most
         #[arg(long, value_name = "QPN", value_parser = values::number::<1, 0xff_ffff>)]
         leave: Vec<u32>,
+        /// Ask for a code with which one program joins the lease through rdma_cm, and print where it connects; the node
+        /// needs --rdma-cm-listen. Whoever has the code gets in, once
+        #[arg(long)]
+        attach_code: bool,
     },
     /// Begin another term, in the last fifth of the current one; `lease keep` waits for that time
     Renew {

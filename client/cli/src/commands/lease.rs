@@ -36,7 +36,9 @@ pub(super) fn run(node: &Node, command: Lease, output: Output) -> Result<(), Fai
             rdma_peer,
             beside,
             leave,
+            attach_code: false,
         } => (id, bind(id, rdma_peer, beside, leave)),
+        Lease::Bind { id, .. } => (id, Request::LeaseAttach(id)),
         Lease::Renew { id, secs } => (
             id,
             Request::LeaseRenew {

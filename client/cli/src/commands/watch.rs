@@ -126,6 +126,7 @@ mod tests {
             atomics: false,
             further: Vec::new(),
             prepared_rkey: None,
+            attach: None,
         };
         LeaseInfo {
             lease_id: LeaseId(1),

@@ -1,7 +1,7 @@
 //! Memory.
 
 use clap::Args;
-use fabricbios_client::Node;
+use fabricbios_client::{Node, code_text};
 use fabricbios_wire::{
     KvCacheIntent, LeaseAllocRequest, LeaseInfo, LeaseIntent, MemTerms, RdmaBinding, RdmaPeer,
     Transport,
@@ -115,6 +115,14 @@ fn rows(rdma: &RdmaBinding) -> Vec<Vec<String>> {
         rdma.path_mtu, rdma.max_rd_atomic, rdma.strategy
     );
     rows.push(row("", manner));
+    if let Some(attach) = &rdma.attach {
+        let how = format!(
+            "{}: one program that connects to {} with rdma_cm and sends these 16 bytes as its private data joins the lease",
+            code_text(attach).as_str(),
+            attach.endpoint
+        );
+        rows.push(row("attach code", how));
+    }
     if let Some(old) = rdma.previous {
         let left = time_text::span(old.remaining_ms.into());
         rows.push(row(

@@ -50,6 +50,7 @@ impl World {
         let rdma = RdmaBinding {
             rkey: None,
             prepared_rkey: (strategy == RdmaStrategy::Region).then_some(KEY),
+            attach: None,
             strategy,
             ..rdma()
         };

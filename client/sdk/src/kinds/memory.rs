@@ -2,10 +2,13 @@
 
 use std::net::Ipv6Addr;
 
+use base16ct::lower::encode_string;
 use fabricbios_wire::{
-    Binding, KvCacheIntent, LeaseInfo, MemTerms, PeerChange, RdmaBinding, RdmaPeer, Request,
-    ResourceInventory,
+    Binding, KvCacheIntent, LeaseInfo, MemTerms, PeerChange, RdmaAttach, RdmaBinding, RdmaPeer,
+    Reply, Request, ResourceInventory,
 };
+
+use zeroize::Zeroizing;
 
 use super::{Storage, sealed::Sealed};
 use crate::{
@@ -87,6 +90,31 @@ impl MemLease {
         .await
     }
 
+    /// Asks for an attach code: one program that connects with rdma_cm to the endpoint of the answer, with the 16 bytes
+    /// of the code as its private data, joins the lease. Each code works once.
+    ///
+    /// # Errors
+    /// The node has no rdma_cm listener, the lease is not over RDMA, or it has 8 codes that nobody has used.
+    pub async fn attach_code_async(&self) -> Result<RdmaAttach, Error> {
+        self.shared.check_not_lost()?;
+        self.shared.set_callers_peers();
+        let node = self.shared.patient_node();
+        // The code is not kept with the lease.
+        let told = node
+            .lease_async(Request::LeaseAttach(self.lease_id()))
+            .await?;
+        let attach = told.binding.rdma().and_then(|rdma| rdma.attach.clone());
+        attach.ok_or_else(|| node.unexpected("an attach code", &Reply::Lease(told)))
+    }
+
+    /// Asks for an attach code, blocking.
+    ///
+    /// # Errors
+    /// As [`MemLease::attach_code_async`].
+    pub fn attach_code(&self) -> Result<RdmaAttach, Error> {
+        wait(self.attach_code_async())
+    }
+
     /// Changes the queue pairs of a live binding, blocking.
     pub fn change_peers(&self, change: PeerChange) -> Result<LeaseInfo, Error> {
         wait(self.change_peers_async(change))
@@ -112,6 +140,12 @@ fn json(rdma: &RdmaBinding) -> Object<'_> {
             field("remaining_ms", old.remaining_ms),
         ])
     });
+    let attach = rdma.attach.as_ref().map(|attach| {
+        Object::from([
+            field("code", code_text(attach)),
+            field("address", attach.endpoint.to_string()),
+        ])
+    });
     Object::from([
         field("rkey", rdma.rkey),
         field("remote_addr", rdma.remote_addr),
@@ -125,6 +159,7 @@ fn json(rdma: &RdmaBinding) -> Object<'_> {
         field("atomics", rdma.atomics),
         field("previous", previous),
         field("prepared_rkey", rdma.prepared_rkey),
+        field("attach", attach),
         field("qps", Some(pairs).filter(|pairs| pairs.len() > 1)),
     ])
 }
@@ -134,4 +169,10 @@ fn json(rdma: &RdmaBinding) -> Object<'_> {
 pub fn gid_text(gid: [u8; 16]) -> String {
     let groups = Ipv6Addr::from(gid).segments();
     groups.map(|group| format!("{group:04x}")).join(":")
+}
+
+/// The code in hexadecimal digits.
+#[must_use]
+pub fn code_text(attach: &RdmaAttach) -> Zeroizing<String> {
+    Zeroizing::new(encode_string(&attach.code.0))
 }

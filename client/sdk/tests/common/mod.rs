@@ -241,6 +241,7 @@ pub(crate) fn rdma() -> RdmaBinding {
         atomics: true,
         further: Vec::new(),
         prepared_rkey: None,
+        attach: None,
     }
 }
 

@@ -225,6 +225,7 @@ fn rdma(has_peer: bool) -> RdmaBinding {
         atomics: false,
         further: Vec::new(),
         prepared_rkey: None,
+        attach: None,
     }
 }
 

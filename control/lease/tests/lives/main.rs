@@ -4,6 +4,7 @@
 mod support;
 
 mod afterwards;
+mod attach;
 mod being_cleaned;
 mod binding;
 mod blocks;

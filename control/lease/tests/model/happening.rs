@@ -397,6 +397,7 @@ pub(super) fn binding(
             })
             .collect(),
         prepared_rkey: None,
+        attach: None,
     });
     let by_datagrams = matches!(transport, Transport::Udp | Transport::Both);
     Binding {

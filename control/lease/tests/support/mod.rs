@@ -404,6 +404,7 @@ pub(crate) fn binding(rkey: u32) -> Binding {
         atomics: true,
         further: vec![],
         prepared_rkey: None,
+        attach: None,
     };
     Binding {
         kind: KindBinding::Mem(Some(rdma)),

@@ -32,10 +32,10 @@ pub(super) fn coordinates() -> impl Strategy<Value = RdmaBinding> {
     let path = (any::<[u8; 16]>(), any::<u8>(), path_mtu());
     let queue = (any::<u64>(), 0..=U24_MAX, 0..=U24_MAX, any::<u8>());
     let further = vec(queue_pair(), 0..RDMA_QUEUE_PAIRS_MAX);
-    let prepared = option::of(any::<u32>());
-    let how = (select(RdmaStrategy::ALL), any::<bool>(), further, prepared);
+    let told = (option::of(any::<u32>()), option::of(attach()));
+    let how = (select(RdmaStrategy::ALL), any::<bool>(), further, told);
     (keys, path, queue, how).prop_map(|(keys, path, queue, how)| {
-        let (strategy, atomics, further, prepared_rkey) = how;
+        let (strategy, atomics, further, (prepared_rkey, attach)) = how;
         RdmaBinding {
             rkey: keys.0,
             remote_addr: queue.0,
@@ -52,7 +52,19 @@ pub(super) fn coordinates() -> impl Strategy<Value = RdmaBinding> {
             atomics,
             further,
             prepared_rkey,
+            attach,
         }
+    })
+}
+
+fn attach() -> impl Strategy<Value = RdmaAttach> {
+    let port = 1..=u16::MAX;
+    (any::<[u8; 16]>(), 1..=u128::MAX >> 32, port).prop_map(|(code, addr, port)| RdmaAttach {
+        code: AttachCode(code),
+        endpoint: Endpoint {
+            addr: (addr << 32 | 1).to_be_bytes(),
+            port,
+        },
     })
 }
 

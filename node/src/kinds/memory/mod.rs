@@ -6,10 +6,12 @@ pub(super) mod detect;
 mod mem_arena;
 mod offer;
 mod path;
+mod rdma_cm;
 mod settings;
 
 use std::sync::Arc;
 
+use anyhow::bail;
 use fabricbios_arena::{ArenaStore, Arenas};
 use fabricbios_contract::Provider;
 use fabricbios_lease::{AllocationMode, BindingId, Offer, Placement};
@@ -85,6 +87,13 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         rdma: open_rdma(settings, &arenas, watchdog)?,
         udp: open_udp(settings, &arenas)?,
     };
+    match (settings.memory.rdma_cm_listen, &paths.rdma) {
+        (Some(at), Some(rdma)) => rdma_cm::start(at, rdma, past.driver.clone())?,
+        (Some(at), None) => bail!(
+            "--rdma-cm-listen {at}: no memory is leased over RDMA on this node; name its device with --rdma-device, or leave this out"
+        ),
+        (None, _) => {}
+    }
     let transports = paths.transports();
     if transports.is_empty() {
         tracing::warn!("{}", arenas::NO_PATH);

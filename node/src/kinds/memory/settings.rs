@@ -50,6 +50,11 @@ pub struct MemorySettings {
     #[arg(long, value_enum)]
     pub rdma_strategy: Option<RdmaStrategy>,
 
+    /// Address of the RDMA device at which callers of rdma_cm join leases of memory with an attach code
+    /// [default: none].
+    #[arg(long, value_name = "IP:PORT", value_parser = values::listen_at)]
+    pub rdma_cm_listen: Option<SocketAddr>,
+
     /// Most memory that the leases of one tenant may hold [default: all that is on offer].
     #[arg(long, value_name = "SIZE", value_parser = values::size(values::ANY, "64GiB"))]
     pub mem_per_tenant_max: Option<Size>,
@@ -135,11 +140,22 @@ pub(super) fn conflicts(settings: &KindSettings, conflicts: &mut Conflicts<'_>) 
             ("mem-per-tenant-max", it.mem_per_tenant_max.is_some()),
             ("rdma-device", rdma_device),
             ("rdma-strategy", it.rdma_strategy.is_some()),
+            ("rdma-cm-listen", it.rdma_cm_listen.is_some()),
         ],
         !all.is_empty(),
         "--mem-bytes SIZE or --mem-arena NAME=SIZE",
         "no memory is leased",
     );
+    if let Some(at) = it.rdma_cm_listen
+        && it.rdma_device.as_deref() == Some("none")
+    {
+        let [listen, rdma] = ["rdma-cm-listen", "rdma-device"].map(|it| conflicts.named(it));
+        conflicts.both(
+            format!("{listen} {at}"),
+            format!("{rdma} none"),
+            "nothing is leased that callers could join; leave one of the two out",
+        );
+    }
     arenas(it, &all, conflicts);
 }
 
@@ -188,6 +204,8 @@ fn not_static(settings: &MemorySettings) -> Option<(&'static str, String)> {
         Some(("mem-file", path.display().to_string()))
     } else if let Some(arena) = settings.mem_arena.first() {
         Some(("mem-arena", arena.name.clone()))
+    } else if let Some(at) = settings.rdma_cm_listen {
+        Some(("rdma-cm-listen", at.to_string()))
     } else {
         let device = settings.rdma_device.clone();
         Some(("rdma-device", device.filter(|it| is_device(it))?))

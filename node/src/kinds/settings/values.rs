@@ -85,6 +85,16 @@ pub(crate) fn listen(text: &str) -> Result<SocketAddr, BadValue> {
     text.parse().map_err(|_no_address| bad)
 }
 
+/// Reads the address of a listener that clients are told.
+pub(crate) fn listen_at(text: &str) -> Result<SocketAddr, BadValue> {
+    let read: Option<SocketAddr> = text.parse().ok();
+    let is_one = |it: &SocketAddr| !it.ip().is_unspecified() && it.port() != 0;
+    read.filter(is_one).ok_or(BadValue::Form(
+        "an address of this machine and a port are expected",
+        "192.0.2.10:7471",
+    ))
+}
+
 /// Reads a name.
 pub(crate) fn name(examples: &'static str) -> impl Fn(&str) -> Result<String, BadValue> + Clone {
     move |text| match text {

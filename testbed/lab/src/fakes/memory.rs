@@ -246,6 +246,7 @@ fn over_rdma(bound: &Bound) -> Binding {
             })
             .collect(),
         prepared_rkey: None,
+        attach: None,
     };
     Binding {
         kind: KindBinding::Mem(Some(rdma)),

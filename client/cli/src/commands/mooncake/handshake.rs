@@ -296,6 +296,7 @@ mod tests {
                 })
                 .to_vec(),
             prepared_rkey: None,
+            attach: None,
         };
         assert_eq!(newest(&rdma, 2), Some(vec![31, 32]));
         assert_eq!(newest(&rdma, 3), Some(vec![30, 31, 32]));

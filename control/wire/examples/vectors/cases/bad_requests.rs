@@ -106,6 +106,10 @@ pub(crate) fn bad_requests(c: &mut Vec<Case>) {
     leaves("bind_beside_and_leave", "one joins and one leaves", &both);
     let both = [tlv(0x0210, &joining), tlv(0x0211, &joining)].concat();
     leaves("bind_and_beside", "a new binding and one that joins", &both);
+    let attach = tlv(0x0213, &[]);
+    leaves("bind_attach_length_1", "a question with a byte", &tlv(0x0213, &[0]));
+    leaves("bind_attach_twice", "two questions", &attach.repeat(2));
+    leaves("bind_attach_and_leave", "a question, and one leaves", &[attach, leaving(17)].concat());
     let rotate = [&id[..], &60_001_u32.to_be_bytes()].concat();
     add("rotate_overlap", "an overlap above 60,000 ms", 0x0206, &rotate, InvalidArgs);
     add("fence_list_long", "FENCE_LIST with a payload", 0x0300, &[0], Malformed);

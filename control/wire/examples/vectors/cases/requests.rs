@@ -82,6 +82,8 @@ pub(crate) fn requests(c: &mut Vec<Case>) {
     change("lease_bind_beside", "LEASE_BIND of eight queue pairs beside a live binding", joining);
     let leaving = PeerChange::Remove(vec![0x0011_1213, U24_MAX]);
     change("lease_bind_leave", "LEASE_BIND: two queue pairs of the node leave", leaving);
+    let about = "LEASE_BIND that asks for an attach code";
+    request(c, "lease_bind_attach", about, Request::LeaseAttach(lease_id));
     let rotate = Request::LeaseRotate {
         lease_id,
         overlap_ms: 60_000,

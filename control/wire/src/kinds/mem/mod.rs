@@ -1,7 +1,8 @@
-//! Leases of memory: the queue pairs of the client (0x0210), and the coordinates over RDMA (0x0201–0x020D). If one of
+//! Leases of memory: the queue pairs of the client (0x0210), and the coordinates over RDMA (0x0201–0x020E). If one of
 //! these is present, all of 0x0202–0x0208, 0x020A and 0x020B must be. 0x0211 and 0x0212 change the queue pairs of a live
-//! binding.
+//! binding, and 0x0213 asks for an attach code.
 
+mod attach;
 mod peer;
 
 use alloc::{
@@ -10,6 +11,8 @@ use alloc::{
 };
 use core::ops::RangeInclusive;
 
+pub(crate) use attach::write_question;
+pub use attach::{AttachCode, RdmaAttach};
 pub use peer::{PeerChange, RdmaPeer};
 use peer::{check_path_mtu, check_u24};
 pub(crate) use peer::{read_bind, write_change, write_peers};
@@ -53,12 +56,16 @@ pub(crate) mod tag {
         RDMA_QUEUE_PAIR = 0x020C, "further queue pair";
         /// `u32`.
         RDMA_PREPARED_RKEY = 0x020D, "prepared rkey";
+        /// [`crate::RdmaAttach`].
+        RDMA_ATTACH = 0x020E, "attach code";
         /// [`crate::RdmaPeer`]; may repeat.
         RDMA_PEER = 0x0210, "RDMA peer";
         /// [`crate::RdmaPeer`]; may repeat.
         RDMA_PEER_BESIDE = 0x0211, "RDMA peer beside the others";
         /// `u32`, 24 bits used; may repeat.
         RDMA_QP_LEAVES = 0x0212, "queue pair that leaves";
+        /// Empty.
+        RDMA_ATTACH_CODE = 0x0213, "question for an attach code";
     }
 }
 
@@ -120,7 +127,7 @@ words! {
     }
 }
 
-/// 0x0201–0x020D: one RC queue pair, or several, and the key to the lease's bytes.
+/// 0x0201–0x020E: one RC queue pair, or several, and the key to the lease's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RdmaBinding {
@@ -150,6 +157,8 @@ pub struct RdmaBinding {
     pub further: Vec<RdmaQueuePair>,
     /// 0x020D: the key that the next queue pair of a client gets, if it is known before. It gives no access until then.
     pub prepared_rkey: Option<u32>,
+    /// 0x020E: only in the answer to a LEASE_BIND that asked for it.
+    pub attach: Option<RdmaAttach>,
 }
 
 /// 0x020C: `u32 qp_num, u32 psn, u32 rkey`.
@@ -175,7 +184,7 @@ pub struct PreviousKey {
 }
 
 impl Coordinates for RdmaBinding {
-    const TAGS: RangeInclusive<u16> = tag::RDMA_RKEY..=tag::RDMA_PREPARED_RKEY;
+    const TAGS: RangeInclusive<u16> = tag::RDMA_RKEY..=tag::RDMA_ATTACH;
 
     fn read(area: &TlvArea<'_>) -> Decoded<Self> {
         Ok(Self {
@@ -201,6 +210,7 @@ impl Coordinates for RdmaBinding {
                 .map(read_queue_pair)
                 .collect::<Decoded<_>>()?,
             prepared_rkey: area.read(tag::RDMA_PREPARED_RKEY, Tlv::u32)?,
+            attach: area.read(tag::RDMA_ATTACH, attach::read)?,
         })
     }
 
@@ -221,6 +231,7 @@ impl Coordinates for RdmaBinding {
         }
         let prepared = self.prepared_rkey.map(u32::to_be_bytes);
         w.tlv_if(tag::RDMA_PREPARED_RKEY, prepared);
+        attach::write(w, self.attach.as_ref());
     }
 }
 

@@ -1,5 +1,5 @@
 //! The client's queue pairs: those that a binding connects to (`TLV_RDMA_PEER`, 0x0210), those that join a live binding
-//! (0x0211), and those that leave it (0x0212).
+//! (0x0211), and those that leave it (0x0212). LEASE_BIND has one of these tags, or asks for an attach code (0x0213).
 
 use alloc::vec::Vec;
 use core::net::Ipv6Addr;
@@ -59,19 +59,28 @@ fn find_tagged(params: &TlvArea<'_>, tag: u16) -> Result<Vec<RdmaPeer>, DecodeEr
     found.iter().map(read).collect()
 }
 
-/// Reads the parameters of LEASE_BIND, which have one of the three tags.
+/// Reads the parameters of LEASE_BIND, which have one of the four tags.
 pub(crate) fn read_bind(lease_id: LeaseId, params: &TlvArea<'_>) -> Result<Request, DecodeError> {
-    const TAGS: [u16; 3] = [tag::RDMA_PEER, tag::RDMA_PEER_BESIDE, tag::RDMA_QP_LEAVES];
+    const TAGS: [u16; 4] = [
+        tag::RDMA_PEER,
+        tag::RDMA_PEER_BESIDE,
+        tag::RDMA_QP_LEAVES,
+        tag::RDMA_ATTACH_CODE,
+    ];
     let mut known = params.iter().filter(|tlv| TAGS.contains(&tlv.tag));
     let first = known.next().ok_or_else(|| params.missing(tag::RDMA_PEER))?;
     if let Some(other) = known.find(|tlv| tlv.tag != first.tag) {
-        let expected = "only one of 0x0210, 0x0211 and 0x0212";
+        let expected = "only one of 0x0210 to 0x0213";
         return Err(other.unknown_value(0, "tag", expected, "two of them"));
     }
     let change = match first.tag {
         tag::RDMA_PEER => {
             let peers = find(params)?;
             return Ok(Request::LeaseBind { lease_id, peers });
+        }
+        tag::RDMA_ATTACH_CODE => {
+            params.require(tag::RDMA_ATTACH_CODE, Tlv::fixed::<0>)?;
+            return Ok(Request::LeaseAttach(lease_id));
         }
         tag::RDMA_PEER_BESIDE => PeerChange::Add(find_tagged(params, tag::RDMA_PEER_BESIDE)?),
         _ => {

@@ -52,13 +52,31 @@ pub(crate) const EXAMPLES: Examples = Examples {
             "region",
         ),
         (
+            "rdma-cm-listen",
+            &["192.0.2.10:7471", "[2001:db8::1]:1"],
+            &[
+                "192.0.2.10",
+                "0.0.0.0:7471",
+                "[::]:7471",
+                "192.0.2.10:0",
+                "none",
+                "",
+            ],
+            "192.0.2.10:7471",
+        ),
+        (
             "mem-per-tenant-max",
             &["0", "64GiB", "18446744073709551615"],
             &["18446744073709551616", "-1", "much"],
             "64GiB",
         ),
     ],
-    idle: &["mem-file", "rdma-strategy", "mem-per-tenant-max"],
+    idle: &[
+        "mem-file",
+        "rdma-strategy",
+        "rdma-cm-listen",
+        "mem-per-tenant-max",
+    ],
     contradictions: &[
         (&["--profile", "bare-metal", "--mem-bytes", "1MiB"], "65536"),
         (
@@ -117,6 +135,26 @@ pub(crate) const EXAMPLES: Examples = Examples {
             "--mem-arena with --rdma-device none",
         ),
         (&["--rdma-device", "mlx5_0"], "--mem-bytes"),
+        (
+            &[
+                "--profile",
+                "bare-metal",
+                "--rdma-cm-listen",
+                "192.0.2.10:7471",
+            ],
+            "static arena",
+        ),
+        (
+            &[
+                "--mem-bytes",
+                "1MiB",
+                "--rdma-device",
+                "none",
+                "--rdma-cm-listen",
+                "192.0.2.10:7471",
+            ],
+            "--rdma-cm-listen 192.0.2.10:7471 with --rdma-device none",
+        ),
         (
             &[
                 "--mem-bytes",

@@ -58,6 +58,16 @@ fn leases(c: &mut Vec<Case>) {
     }));
     let about = "a lease whose key is known before its client's queue pair";
     answer(c, "lease_prepared_rkey", about, M::LeaseAlloc, Reply::Lease(prepared));
+    let mut attach = samples::rdma_lease();
+    attach.binding.kind = KindBinding::Mem(Some(RdmaBinding {
+        attach: Some(RdmaAttach {
+            code: AttachCode(core::array::from_fn(|n| 0xF0 - u8::try_from(n).unwrap_or(0))),
+            endpoint: Endpoint { addr: gid(7), port: 7471 },
+        }),
+        ..rdma()
+    }));
+    let about = "the answer that tells an attach code";
+    answer(c, "lease_attach_code", about, M::LeaseBind, Reply::Lease(attach));
 }
 
 #[rustfmt::skip] // One case a line.
@@ -93,6 +103,13 @@ fn bad_leases(c: &mut Vec<Case>) {
     let pair = |qpn: u8, psn: u8| tlv(0x020C, &[qpn, 0, 0, 1, psn, 0, 0, 2, 0, 0, 0, 3]);
     tag("queue_pairs_65", "one more than 64 altogether", 0x020B, &atomics(&pair(0, 0).repeat(63)));
     tag("prepared_rkey_length_3", "3 bytes", 0x020B, &atomics(&tlv(0x020D, &[0; 3])));
+    let attach = |length: usize, port: u8| {
+        let mut value = [1; 34];
+        value[32..].copy_from_slice(&[0, port]);
+        atomics(&tlv(0x020E, &value[..length]))
+    };
+    tag("attach_length_33", "33 bytes", 0x020B, &attach(33, 1));
+    tag("attach_port_0", "port 0 of an attach code", 0x020B, &attach(34, 0));
     tag("further_qp_num_25_bits", "a queue pair number", 0x020B, &atomics(&pair(1, 0)));
     tag("further_psn_25_bits", "a starting PSN", 0x020B, &atomics(&pair(0, 1)));
     tag("further_length_11", "11 bytes", 0x020B, &atomics(&tlv(0x020C, &[0; 11])));
@@ -147,5 +164,6 @@ pub(crate) fn rdma() -> RdmaBinding {
         atomics: true,
         further: vec![],
         prepared_rkey: None,
+        attach: None,
     }
 }

@@ -1,0 +1,223 @@
+//! One caller: from the code that it presents until its queue pair has ended.
+
+use std::{sync::Arc, time::Duration};
+
+use fabricbios_verbs::cm::{CmCaller, CmConnection, CmRequest};
+use fabricbios_wire::{
+    Answer, AttachCode, LeaseError, LeaseId, PeerChange, RdmaPeer, Refusal, RefusalClass, Reply,
+    Request, Role,
+};
+use tokio::{
+    sync::{oneshot, watch},
+    time::{Instant, sleep, timeout},
+};
+
+use super::{
+    BUSY, Callers, Place, Stage, refuse,
+    told::{Joined, presented},
+};
+use crate::driver::{Input, Requester, requests::pass_on};
+
+/// For wrong, used and ended codes alike: the reason tells nobody which codes there were.
+const REFUSED: &str =
+    "attach code refused: it is wrong or used, or its lease has ended; ask for another one";
+
+/// How long a caller that was accepted may take to say that it has heard it.
+const ESTABLISH_WITHIN: Duration = Duration::from_secs(10);
+/// How long the node tries to let a caller join while the lease is busy with something else.
+const JOIN_WITHIN: Duration = Duration::from_secs(10);
+/// How long the answer of a peer to the end of its connection is waited for.
+const GOODBYE: Duration = Duration::from_secs(3);
+/// Pauses between the tries at a lease that is busy.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Whose lease the caller joins.
+struct Let {
+    lease_id: LeaseId,
+    tenant: Arc<str>,
+}
+
+impl Callers {
+    pub(super) async fn serve(
+        &self,
+        request: CmRequest,
+        mut stage: watch::Receiver<Stage>,
+        mut place: Place,
+    ) {
+        let CmRequest {
+            connection,
+            caller,
+            private_data,
+            responder_reads,
+        } = request;
+        let let_in = match self.spend(presented(private_data)).await {
+            Ok(let_in) => let_in,
+            Err(reason) => return refuse(&connection, reason),
+        };
+        if !place.is_of(&let_in.tenant) {
+            return refuse(&connection, BUSY);
+        }
+        let (caller, joined) = match self.join(&let_in, caller).await {
+            Ok(joined) => joined,
+            Err(reason) => return refuse(&connection, &reason),
+        };
+        let serial = self.queue_pairs.serial(joined.qp_num);
+        if joined.mtu_bytes == caller.mtu_bytes {
+            let reads = responder_reads.min(joined.responder_reads);
+            let accepted = connection.accept(joined.qp_num, reads, &joined.descriptor);
+            if let Err(error) = &accepted {
+                tracing::debug!(%error, lease_id = %let_in.lease_id, "a caller of rdma_cm went away before it was accepted");
+            }
+            if accepted.is_ok() && is_established(&mut stage).await {
+                drop(place);
+                tracing::debug!(lease_id = %let_in.lease_id, qp_num = joined.qp_num, "joined through rdma_cm");
+                self.until_over(joined.qp_num, serial, &mut stage).await;
+            }
+            goodbye(&connection, &mut stage).await;
+        } else {
+            let reason = format!(
+                "the path MTU of the lease is {} bytes, and the caller's is {}; both must be the same",
+                joined.mtu_bytes, caller.mtu_bytes
+            );
+            refuse(&connection, &reason);
+        }
+        drop(connection);
+        self.leave(&let_in, joined.qp_num, serial).await;
+    }
+
+    /// Presents a code to the driver. It is spent then, whatever happens after.
+    async fn spend(&self, code: Option<AttachCode>) -> Result<Let, &'static str> {
+        let code = code.ok_or(REFUSED)?;
+        let (reply, spent) = oneshot::channel();
+        // In the queue of requests this is a tenant of its own, with a name that no tenant has.
+        let presented = self
+            .driver
+            .request(Some("".into()), Input::SpendCode { code, reply });
+        presented.map_err(|_no_place| BUSY)?;
+        // Without an answer the node is stopping.
+        let spent = spent.await.unwrap_or(None);
+        let (lease_id, tenant) = spent.ok_or(REFUSED)?;
+        Ok(Let { lease_id, tenant })
+    }
+
+    /// Lets the caller's queue pair join, as its tenant could with LEASE_BIND. `Err`: the reason for the caller.
+    async fn join(
+        &self,
+        let_in: &Let,
+        caller: Option<CmCaller>,
+    ) -> Result<(CmCaller, Joined), String> {
+        let caller = caller.ok_or("the connection manager does not tell the queue pair")?;
+        let peer = RdmaPeer {
+            qpn: caller.qp_num,
+            psn: caller.psn,
+            gid: caller.gid,
+            path_mtu: caller.mtu_bytes,
+        };
+        let until = Instant::now() + JOIN_WITHIN;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let change = PeerChange::Add(vec![peer]);
+            match self.ask(let_in, change).await {
+                Ok(Reply::Lease(info)) => {
+                    let joined = Joined::last_of(&info);
+                    let joined = joined.ok_or("the node did not make a queue pair")?;
+                    return Ok((caller, joined));
+                }
+                Err(refusal)
+                    if refusal.error == LeaseError::ResourceBusy && Instant::now() < until =>
+                {
+                    sleep(pause).await;
+                    pause = LONGEST_PAUSE.min(pause * 2);
+                }
+                Err(refusal) if is_over(&refusal) => return Err(REFUSED.into()),
+                Err(refusal) => return Err(refusal.message),
+                Ok(other) => return Err(format!("the node answered {other:?}")),
+            }
+        }
+    }
+
+    /// Waits until the caller has gone, or its queue pair has.
+    async fn until_over(
+        &self,
+        qp_num: u32,
+        serial: Option<u64>,
+        stage: &mut watch::Receiver<Stage>,
+    ) {
+        let mut ended = self.ended.subscribe();
+        while serial.is_some_and(|serial| self.queue_pairs.has(qp_num, serial)) {
+            tokio::select! {
+                _ = stage.wait_for(|is| *is == Stage::Over) => return,
+                _ = ended.changed() => {}
+            }
+        }
+    }
+
+    /// Lets the node's queue pair leave, unless it has ended already.
+    async fn leave(&self, let_in: &Let, qp_num: u32, serial: Option<u64>) {
+        let mut pause = FIRST_PAUSE;
+        while serial.is_some_and(|serial| self.queue_pairs.has(qp_num, serial)) {
+            match self.ask(let_in, PeerChange::Remove(vec![qp_num])).await {
+                Ok(_) => return,
+                Err(refusal) if is_over(&refusal) => return,
+                Err(refusal) => {
+                    tracing::debug!(%refusal, lease_id = %let_in.lease_id, qp_num, "a queue pair of a caller that has gone leaves later");
+                }
+            }
+            sleep(pause).await;
+            pause = LONGEST_PAUSE.min(pause * 2);
+        }
+    }
+
+    async fn ask(&self, let_in: &Let, change: PeerChange) -> Answer {
+        let (reply, answer) = oneshot::channel();
+        let tenant = &let_in.tenant;
+        let input = Input::Request {
+            requester: Requester {
+                tenant: Arc::clone(tenant),
+                reached: None,
+                control: None,
+                reply,
+            },
+            role: Role::Tenant,
+            request: Request::LeasePeers {
+                lease_id: let_in.lease_id,
+                change,
+            },
+        };
+        pass_on(&self.driver, Some(Arc::clone(tenant)), input);
+        answer.await.unwrap_or_else(|_stopping| {
+            Err(Refusal::new(
+                LeaseError::Unavailable,
+                RefusalClass::Transient,
+                "the node is stopping",
+            ))
+        })
+    }
+}
+
+/// Whether the caller has heard in time that it was accepted.
+async fn is_established(stage: &mut watch::Receiver<Stage>) -> bool {
+    let made = stage.wait_for(|is| *is != Stage::Making);
+    let made = timeout(ESTABLISH_WITHIN, made).await;
+    made.is_ok_and(|stage| stage.is_ok_and(|is| *is == Stage::Established))
+}
+
+/// Tells the caller that the connection has ended, or answers that the caller has ended it.
+async fn goodbye(connection: &CmConnection, stage: &mut watch::Receiver<Stage>) {
+    if let Err(error) = connection.disconnect() {
+        tracing::debug!(%error, "a connection of rdma_cm had ended before");
+        return;
+    }
+    // Without an answer the connection ends with its object.
+    let over = stage.wait_for(|is| *is == Stage::Over);
+    timeout(GOODBYE, over).await.map(drop).unwrap_or_default();
+}
+
+/// Whether the lease has ended, so that nothing of it is left to ask for.
+fn is_over(refusal: &Refusal) -> bool {
+    matches!(
+        refusal.error,
+        LeaseError::NotFound | LeaseError::Expired | LeaseError::Revoked | LeaseError::Fenced
+    )
+}
