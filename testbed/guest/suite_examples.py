@@ -17,6 +17,20 @@ EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 FBBU = ("--fbbu-listen", f"{block.ADDRESS}:{block.FBBU_PORT}")
 HEADER = pathlib.Path("/usr/include/infiniband/verbs.h")
 TERM_SECS = 5
+# The Python package, where the step `pip` has installed it.
+PACKAGE = EXAMPLES.parent / "target/wheels/dev/installed/bin/python"
+# What only the lab has: RDMA, and cores.
+IN_THE_LAB = """
+import array, fabricbios
+with fabricbios.mem(bytes=4 << 20, data_transport="rdma") as m, fabricbios.cpu(cores=1, isolation="whole_core") as core:
+    sent = array.array("Q", range(1 << 19))
+    m.write(0, sent)
+    into = bytearray(4 << 20)
+    m.read_into(0, into)
+    print("the same:", into == sent.tobytes(), m.transport, core.binding["cpu"]["cpus"])
+    m[0:5] = b"hello"
+    print(m[0:5])
+"""
 
 
 def example(tenant, *words, **environment):
@@ -81,6 +95,16 @@ def in_python(suite, node):
     nothing_left(suite, "memory.py", alice)
 
 
+def with_the_package(suite, node):
+    """buffer.py over RDMA, and a lease of a core."""
+    alice = node.tenant("alice")
+    done = example(alice, PACKAGE, EXAMPLES / "buffer.py")
+    shown(suite, "buffer.py: over RDMA", done, "read back: hello\n", "the same numbers: True over rdma\n")
+    done = example(alice, PACKAGE, "-c", IN_THE_LAB)
+    shown(suite, "the package: 4 MiB over RDMA, and a core", done, "the same: True rdma 1\n", "b'hello'\n")
+    nothing_left(suite, "the package", alice)
+
+
 def in_rust(suite, node):
     """The programs on the Rust SDK."""
     alice = node.tenant("alice")
@@ -116,6 +140,10 @@ def main():
                 print(f"   skipped rdma.c: no {HEADER} (libibverbs-dev)")
             suite.section(in_shell, suite, node)
             suite.section(in_python, suite, node)
+            if PACKAGE.exists():
+                suite.section(with_the_package, suite, node)
+            else:
+                print(f"   skipped the Python package: no {PACKAGE} (`cargo xtask test --only pip` makes it)")
             suite.section(in_rust, suite, node)
             root = next(cores.CGROUPS.glob("fabricbios-*"))
         for at in (root / "shared", root):
