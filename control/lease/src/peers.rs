@@ -73,8 +73,14 @@ impl LeaseTable {
 
     /// What was asked for was not made: the lease has the queue pairs of its binding in use.
     pub(crate) fn recount_queue_pairs(&mut self, id: LeaseId) {
-        let bound = self.leases.get(&id).and_then(Lease::binding);
-        let pairs = bound.map_or(0, |it| numbers(&it.binding).len());
+        let Some(lease) = self.leases.get(&id) else {
+            return;
+        };
+        let pairs = match lease.binding() {
+            Some(bound) => numbers(&bound.binding).len(),
+            // The next binding is for the peers on record.
+            None => lease.queue_pairs_at_first(),
+        };
         self.has_queue_pairs(id, pairs);
     }
 

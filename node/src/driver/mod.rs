@@ -26,7 +26,7 @@ use std::{
 
 use fabricbios_lease::{Asked, BootTime, LeaseTable, Report, State, Ticket};
 use fabricbios_wire::{
-    Answer, AttachCode, Endpoint, InventoryForm, LeaseId, Refusal, Reply, Request, Role,
+    Answer, AttachCode, Endpoint, InventoryForm, LeaseId, PeerChange, Refusal, Reply, Request, Role,
 };
 use tokio::sync::oneshot;
 
@@ -393,9 +393,16 @@ impl<E: Environment> Driver<E> {
             .told(form, self.table.availability(), trouble)
     }
 
-    /// Checks that new leases are accepted at the moment.
+    /// Checks that new leases, and queue pairs that join one, are accepted at the moment.
     fn check_accepts_leases(&self, request: &Request) -> Result<(), Refusal> {
-        if !matches!(request, Request::LeaseAlloc(_)) {
+        let joins = matches!(
+            request,
+            Request::LeasePeers {
+                change: PeerChange::Add(_),
+                ..
+            }
+        );
+        if !joins && !matches!(request, Request::LeaseAlloc(_)) {
             return Ok(());
         }
         if self.draining.is_some() {

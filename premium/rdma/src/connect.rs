@@ -124,7 +124,7 @@ impl Hardware {
         let queue_pair = created.map_err(failed("create_qp"))?;
         let number = queue_pair.number();
         let made = queue_pair.init(self.device.port, self.first_rights());
-        self.queue_pairs.add(number);
+        self.queue_pairs.add(number, binding_id.lease_id);
         parts.pairs.push(Pair {
             queue_pair: Some(queue_pair),
             windows: Vec::new(),

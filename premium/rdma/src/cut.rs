@@ -260,19 +260,22 @@ impl Hardware {
         let Some(queue_pair) = pair.queue_pair.take() else {
             return Ok(());
         };
-        self.queue_pairs.remove(pair.number);
+        let removed = self.queue_pairs.remove(pair.number);
         let step = || match self.faults.strike("destroy_qp") {
             true => Err((queue_pair, Errno::EIO)),
             false => queue_pair.destroy(),
         };
         let destroyed = steps.run("destroy_qp", step, refusal);
-        self.queue_pairs.tell_end();
-        destroyed.map_err(|(queue_pair, errno)| {
+        let destroyed = destroyed.map_err(|(queue_pair, errno)| {
             pair.queue_pair = Some(queue_pair);
-            self.queue_pairs.add(pair.number);
+            self.queue_pairs.put_back(pair.number, removed);
             let why = format!("queue pair {}: {errno}", pair.number);
             ("destroy_qp", why)
-        })
+        });
+        if destroyed.is_ok() {
+            self.queue_pairs.tell_end();
+        }
+        destroyed
     }
 }
 

@@ -37,7 +37,7 @@ impl Hardware {
             match restrack::queue_pair(self.device.index, self.device.port, number)? {
                 None => return Ok(()),
                 Some(it) if !it.may_be_of(std::process::id()) => return Ok(()),
-                Some(_) if self.queue_pairs.serial(number).is_some() => return Ok(()),
+                Some(_) if self.queue_pairs.has_number(number) => return Ok(()),
                 Some(_) => std::thread::sleep(BETWEEN_LOOKS),
             }
         }

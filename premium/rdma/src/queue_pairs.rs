@@ -6,6 +6,8 @@ use std::{
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
+use fabricbios_wire::LeaseId;
+
 /// See the module.
 #[derive(Default)]
 pub struct QueuePairs {
@@ -16,8 +18,15 @@ pub struct QueuePairs {
 #[derive(Debug, Default)]
 struct Live {
     /// By number. The kernel gives numbers out again, so each queue pair has a serial number too.
-    serials: HashMap<u32, u64>,
+    by_number: HashMap<u32, Entry>,
     made: u64,
+}
+
+/// A queue pair of a lease.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    lease_id: LeaseId,
+    serial: u64,
 }
 
 impl QueuePairs {
@@ -27,25 +36,41 @@ impl QueuePairs {
         self.on_end.set(Box::new(on_end)).ok();
     }
 
-    /// The serial number of the queue pair that has this number now.
-    pub fn serial(&self, number: u32) -> Option<u64> {
-        self.lock().serials.get(&number).copied()
+    /// The serial number of the lease's queue pair that has this number now.
+    pub fn serial(&self, number: u32, lease_id: LeaseId) -> Option<u64> {
+        let entry = self.lock().by_number.get(&number).copied();
+        let entry = entry.filter(|it| it.lease_id == lease_id);
+        entry.map(|it| it.serial)
     }
 
     /// Whether this queue pair still exists.
     pub fn has(&self, number: u32, serial: u64) -> bool {
-        self.serial(number) == Some(serial)
+        let live = self.lock();
+        let entry = live.by_number.get(&number);
+        entry.is_some_and(|it| it.serial == serial)
     }
 
-    pub(crate) fn add(&self, number: u32) {
+    /// Whether a queue pair of some lease has this number now.
+    pub(crate) fn has_number(&self, number: u32) -> bool {
+        self.lock().by_number.contains_key(&number)
+    }
+
+    pub(crate) fn add(&self, number: u32, lease_id: LeaseId) {
         let mut live = self.lock();
         live.made += 1;
         let serial = live.made;
-        live.serials.insert(number, serial);
+        live.by_number.insert(number, Entry { lease_id, serial });
     }
 
-    pub(crate) fn remove(&self, number: u32) {
-        self.lock().serials.remove(&number);
+    pub(crate) fn remove(&self, number: u32) -> Option<Entry> {
+        self.lock().by_number.remove(&number)
+    }
+
+    /// Puts back a queue pair that could not be destroyed.
+    pub(crate) fn put_back(&self, number: u32, removed: Option<Entry>) {
+        if let Some(entry) = removed {
+            self.lock().by_number.insert(number, entry);
+        }
     }
 
     pub(crate) fn tell_end(&self) {
@@ -71,13 +96,25 @@ mod tests {
 
     #[test]
     fn a_number_that_is_given_out_again_is_another_queue_pair() {
-        let pairs = QueuePairs::default();
-        pairs.add(17);
-        let first = pairs.serial(17).unwrap();
+        let (pairs, one, other) = (QueuePairs::default(), LeaseId(1), LeaseId(2));
+        pairs.add(17, one);
+        let first = pairs.serial(17, one).unwrap();
         assert!(pairs.has(17, first));
         pairs.remove(17);
         assert!(!pairs.has(17, first));
-        pairs.add(17);
-        assert!(!pairs.has(17, first) && pairs.serial(17).is_some());
+        pairs.add(17, other);
+        assert!(!pairs.has(17, first));
+        assert_eq!(pairs.serial(17, one), None, "of another lease");
+        assert!(pairs.serial(17, other).is_some());
+    }
+
+    #[test]
+    fn one_that_could_not_be_destroyed_is_the_same_one() {
+        let (pairs, lease_id) = (QueuePairs::default(), LeaseId(1));
+        pairs.add(17, lease_id);
+        let serial = pairs.serial(17, lease_id).unwrap();
+        let removed = pairs.remove(17);
+        pairs.put_back(17, removed);
+        assert!(pairs.has(17, serial));
     }
 }

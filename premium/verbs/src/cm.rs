@@ -17,6 +17,7 @@ use nix::{
     sys::socket::{SockaddrLike, SockaddrStorage},
 };
 use rdma_mummy_sys as ffi;
+use zeroize::{Zeroize, Zeroizing};
 
 use super::{last_errno, pair};
 
@@ -58,8 +59,9 @@ pub struct CmRequest {
     pub connection: CmConnection,
     /// The caller's queue pair; `None`: the kernel does not tell it.
     pub caller: Option<CmCaller>,
-    /// What the caller sent; the connection manager of InfiniBand and RoCE pads it with zeroes to 56 bytes.
-    pub private_data: Vec<u8>,
+    /// What the caller sent; the connection manager of InfiniBand and RoCE pads it with zeroes to 56 bytes. It may be a
+    /// secret, and is wiped.
+    pub private_data: Zeroizing<Vec<u8>>,
     /// Largest number of reads and atomics that the caller wants answered at once.
     pub responder_reads: u8,
 }
@@ -200,12 +202,16 @@ impl CmListener {
         // SAFETY: the event of a request has this member.
         let told = unsafe { event.param.conn };
         let private_data = match told.private_data.is_null() {
-            true => Vec::new(),
+            true => Zeroizing::default(),
             false => {
                 let length = told.private_data_len.into();
-                // SAFETY: the event has so many bytes, and lives until it is acknowledged.
-                unsafe { std::slice::from_raw_parts(told.private_data.cast::<u8>(), length) }
-                    .to_vec()
+                let bytes = told.private_data.cast::<u8>().cast_mut();
+                // SAFETY: the event has so many bytes, in memory of the library that nobody else uses until the event is
+                // acknowledged.
+                let bytes = unsafe { std::slice::from_raw_parts_mut(bytes, length) };
+                let copy = Zeroizing::new(bytes.to_vec());
+                bytes.zeroize();
+                copy
             }
         };
         Some(CmRequest {

@@ -30,6 +30,7 @@ use tokio::{
 };
 
 use crate::driver::{Input, mailbox::Sender, refusals};
+use told::presented;
 
 /// Most connections that are being made at once, and most requests that wait in the kernel.
 const MAKING_MAX: u8 = 64;
@@ -184,15 +185,47 @@ impl Callers {
         let Some(place) = Place::take(self) else {
             return refuse(&request.connection, BUSY);
         };
-        let key = request.connection.key();
-        let (tell, stage) = watch::channel(Stage::Making);
-        self.connections.borrow_mut().insert(key, tell);
+        let CmRequest {
+            connection,
+            caller,
+            private_data,
+            responder_reads,
+        } = request;
+        let code = presented(&private_data);
+        let heard = Heard::of(self, connection);
         let callers = Rc::clone(self);
         spawn_local(async move {
-            // The connection ends in here. A later one may have the same key.
-            callers.serve(request, stage, place).await;
-            callers.connections.borrow_mut().remove(&key);
+            let serving = callers.serve(heard, code, caller, responder_reads, place);
+            serving.await;
         });
+    }
+}
+
+/// A connection whose events are heard.
+struct Heard {
+    callers: Rc<Callers>,
+    stage: watch::Receiver<Stage>,
+    connection: CmConnection,
+}
+
+impl Heard {
+    fn of(callers: &Rc<Callers>, connection: CmConnection) -> Self {
+        let (tell, stage) = watch::channel(Stage::Making);
+        let mut connections = callers.connections.borrow_mut();
+        connections.insert(connection.key(), tell);
+        Self {
+            callers: Rc::clone(callers),
+            stage,
+            connection,
+        }
+    }
+}
+
+impl Drop for Heard {
+    /// The entry goes before the connection, whose key the next one may have.
+    fn drop(&mut self) {
+        let key = self.connection.key();
+        self.callers.connections.borrow_mut().remove(&key);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use fabricbios_verbs::cm::{CmCaller, CmConnection, CmRequest};
+use fabricbios_verbs::cm::{CmCaller, CmConnection};
 use fabricbios_wire::{
     Answer, AttachCode, LeaseError, LeaseId, PeerChange, RdmaPeer, Refusal, RefusalClass, Reply,
     Request, Role,
@@ -12,15 +12,15 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{
-    BUSY, Callers, Place, Stage, refuse,
-    told::{Joined, presented},
-};
+use super::{BUSY, Callers, Heard, Place, Stage, refuse, told::Joined};
 use crate::driver::{Input, Requester, requests::pass_on};
 
 /// For wrong, used and ended codes alike: the reason tells nobody which codes there were.
 const REFUSED: &str =
     "attach code refused: it is wrong or used, or its lease has ended; ask for another one";
+
+/// As `BUSY`, for a caller whose code is spent.
+const BUSY_AND_SPENT: &str = "the node is too busy; ask for another attach code";
 
 /// How long a caller that was accepted may take to say that it has heard it.
 const ESTABLISH_WITHIN: Duration = Duration::from_secs(10);
@@ -41,49 +41,70 @@ struct Let {
 impl Callers {
     pub(super) async fn serve(
         &self,
-        request: CmRequest,
-        mut stage: watch::Receiver<Stage>,
+        heard: Heard,
+        code: Option<AttachCode>,
+        caller: Option<CmCaller>,
+        responder_reads: u8,
         mut place: Place,
     ) {
-        let CmRequest {
-            connection,
-            caller,
-            private_data,
-            responder_reads,
-        } = request;
-        let let_in = match self.spend(presented(private_data)).await {
+        let let_in = match self.spend(code).await {
             Ok(let_in) => let_in,
-            Err(reason) => return refuse(&connection, reason),
+            Err(reason) => return refuse(&heard.connection, reason),
         };
         if !place.is_of(&let_in.tenant) {
-            return refuse(&connection, BUSY);
+            return refuse(&heard.connection, BUSY_AND_SPENT);
         }
         let (caller, joined) = match self.join(&let_in, caller).await {
             Ok(joined) => joined,
-            Err(reason) => return refuse(&connection, &reason),
+            Err(reason) => return refuse(&heard.connection, &reason),
         };
-        let serial = self.queue_pairs.serial(joined.qp_num);
+        // `None`: a cut has ended it already.
+        let serial = self.queue_pairs.serial(joined.qp_num, let_in.lease_id);
         if joined.mtu_bytes == caller.mtu_bytes {
             let reads = responder_reads.min(joined.responder_reads);
-            let accepted = connection.accept(joined.qp_num, reads, &joined.descriptor);
-            if let Err(error) = &accepted {
-                tracing::debug!(%error, lease_id = %let_in.lease_id, "a caller of rdma_cm went away before it was accepted");
-            }
-            if accepted.is_ok() && is_established(&mut stage).await {
-                drop(place);
-                tracing::debug!(lease_id = %let_in.lease_id, qp_num = joined.qp_num, "joined through rdma_cm");
-                self.until_over(joined.qp_num, serial, &mut stage).await;
-            }
-            goodbye(&connection, &mut stage).await;
+            self.connected(heard, place, &let_in, &joined, (reads, serial))
+                .await;
         } else {
             let reason = format!(
                 "the path MTU of the lease is {} bytes, and the caller's is {}; both must be the same",
                 joined.mtu_bytes, caller.mtu_bytes
             );
-            refuse(&connection, &reason);
+            refuse(&heard.connection, &reason);
+            drop((heard, place));
         }
-        drop(connection);
+        // Here the caller has no place and no connection: how long this takes is the tenant's affair.
         self.leave(&let_in, joined.qp_num, serial).await;
+    }
+
+    /// Accepts the caller, and ends the connection when the caller has gone or its queue pair has.
+    async fn connected(
+        &self,
+        mut heard: Heard,
+        place: Place,
+        let_in: &Let,
+        joined: &Joined,
+        (reads, serial): (u8, Option<u64>),
+    ) {
+        let lease_id = let_in.lease_id;
+        let accepted = serial.is_some().then(|| {
+            let connection = &heard.connection;
+            connection.accept(joined.qp_num, reads, &joined.descriptor)
+        });
+        if let Some(Err(error)) = &accepted {
+            tracing::debug!(%error, %lease_id, "a caller of rdma_cm went away before it was accepted");
+        }
+        if accepted.is_none() {
+            return refuse(&heard.connection, REFUSED);
+        }
+        let established =
+            accepted.is_some_and(|it| it.is_ok()) && is_established(&mut heard.stage).await;
+        drop(place);
+        if established {
+            tracing::debug!(%lease_id, qp_num = joined.qp_num, "joined through rdma_cm");
+            self.until_over(joined.qp_num, serial, &mut heard.stage)
+                .await;
+        }
+        goodbye(&heard.connection, &mut heard.stage).await;
     }
 
     /// Presents a code to the driver. It is spent then, whatever happens after.
@@ -124,9 +145,7 @@ impl Callers {
                     let joined = joined.ok_or("the node did not make a queue pair")?;
                     return Ok((caller, joined));
                 }
-                Err(refusal)
-                    if refusal.error == LeaseError::ResourceBusy && Instant::now() < until =>
-                {
+                Err(refusal) if is_busy(&refusal) && Instant::now() < until => {
                     sleep(pause).await;
                     pause = LONGEST_PAUSE.min(pause * 2);
                 }
@@ -212,6 +231,14 @@ async fn goodbye(connection: &CmConnection, stage: &mut watch::Receiver<Stage>) 
     // Without an answer the connection ends with its object.
     let over = stage.wait_for(|is| *is == Stage::Over);
     timeout(GOODBYE, over).await.map(drop).unwrap_or_default();
+}
+
+/// Whether another try soon may succeed.
+fn is_busy(refusal: &Refusal) -> bool {
+    matches!(
+        refusal.error,
+        LeaseError::ResourceBusy | LeaseError::Unavailable
+    )
 }
 
 /// Whether the lease has ended, so that nothing of it is left to ask for.

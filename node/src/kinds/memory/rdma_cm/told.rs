@@ -1,7 +1,6 @@
 //! What caller and node tell each other in the private data of a connection.
 
 use fabricbios_wire::{AttachCode, Binding, LeaseInfo};
-use zeroize::Zeroize;
 
 /// Bytes of a descriptor of librpma 1: `u64` address, `u64` length and `u32` key, little-endian, and a byte of uses.
 pub(super) const DESCRIPTOR_BYTES: usize = 21;
@@ -46,11 +45,9 @@ fn descriptor(address: u64, length: u64, rkey: u32) -> [u8; DESCRIPTOR_BYTES] {
     out
 }
 
-/// The code that a caller presents: the first bytes of its private data, which are wiped.
-pub(super) fn presented(mut private_data: Vec<u8>) -> Option<AttachCode> {
-    let code = private_data.first_chunk().map(|code| AttachCode(*code));
-    private_data.zeroize();
-    code
+/// The code that a caller presents: the first bytes of its private data.
+pub(super) fn presented(private_data: &[u8]) -> Option<AttachCode> {
+    private_data.first_chunk().map(|code| AttachCode(*code))
 }
 
 #[cfg(test)]
@@ -69,10 +66,10 @@ mod tests {
     #[test]
     fn a_code_is_the_first_16_bytes_and_less_is_none() {
         let padded: Vec<u8> = (0..56).collect();
-        let code = presented(padded).unwrap();
+        let code = presented(&padded).unwrap();
         assert_eq!(code.0, core::array::from_fn(|n| u8::try_from(n).unwrap()));
-        assert_eq!(presented(vec![1; 16]), Some(AttachCode([1; 16])));
-        assert_eq!(presented(vec![1; 15]), None);
-        assert_eq!(presented(Vec::new()), None);
+        assert_eq!(presented(&[1; 16]), Some(AttachCode([1; 16])));
+        assert_eq!(presented(&[1; 15]), None);
+        assert_eq!(presented(&[]), None);
     }
 }
