@@ -171,18 +171,25 @@ def refusals(suite, node, clients, _):
         suite.equal("the lease has one queue pair", 1, pairs(alice, lease))
         few = [line for line in node.lines if "a caller of rdma_cm is refused" in line]
         suite.check("the log is not flooded", len(few) < count / 2, f"fewer than {count / 2:.0f} lines", len(few))
-        silent_caller(suite, clients, alice, lease)
+        silent_caller(suite, clients, alice, lease, quiet["qp"])
         the_asker(suite, node, alice, lease)
         alice.free(lease)
 
 
-def silent_caller(suite, clients, alice, lease):
-    """A caller that is accepted and says no more, and one that goes at that moment, keep no queue pair."""
-    words = [f"{clients.place}/cm_client", ADDRESS, str(CM_PORT), "silent", code_of(alice, lease)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as silent:
-        suite.equal("a caller hears that it is accepted", "RDMA_CM_EVENT_CONNECT_RESPONSE", silent.stdout.readline().strip())
-        until(lambda: pairs(alice, lease) == 1, what="the queue pair of a caller that says nothing")
-        silent.kill()
+def silent_caller(suite, clients, alice, lease, queue_pairs):
+    """A caller that is accepted and says no more, and one that is killed at that moment, keep no queue pair. The lease has
+    one other; `queue_pairs`: how many the device has."""
+    for is_killed in (False, True):
+        what = "a caller that never finishes and is killed" if is_killed else "a caller that never finishes"
+        words = [f"{clients.place}/cm_client", ADDRESS, str(CM_PORT), "silent", code_of(alice, lease)]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as silent:
+            # The node has made its queue pair: the acceptance names it.
+            suite.equal(f"{what}: it hears that it is accepted", "RDMA_CM_EVENT_CONNECT_RESPONSE", silent.stdout.readline().strip())
+            if is_killed:
+                silent.kill()
+            left = until(lambda: pairs(alice, lease) == 1 and resources()["qp"] == queue_pairs, secs=120, what=f"the end of the queue pair of {what}")
+            suite.check(f"{what}: its queue pair is taken away", left, "one queue pair", pairs(alice, lease))
+            silent.kill()
 
 
 def the_asker(suite, node, alice, lease):

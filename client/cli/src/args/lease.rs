@@ -21,7 +21,7 @@ pub(crate) enum Lease {
         #[arg(long, value_parser = values::rdma_peer, value_name = PEER)]
         rdma_peer: Vec<RdmaPeer>,
         /// Connect the queue pairs beside those that the lease has, which go on; without it, those are cut
-        #[arg(long, requires = "rdma_peer", conflicts_with = "leave")]
+        #[arg(long, requires = "rdma_peer", conflicts_with_all = ["leave", "attach_code"])]
         beside: bool,
         /// Cut this queue pair of the node, by its `qp_num`; the others go on. Repeat the flag for each of several, 8 at
         /// most

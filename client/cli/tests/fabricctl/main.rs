@@ -7,6 +7,7 @@
 
 mod ask;
 mod attach;
+mod attach_code;
 mod block;
 mod blocks;
 mod bulk;

@@ -1,13 +1,16 @@
 //! From asking for a lease to giving it back.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use fabricbios_client::{Error, MemBuilder};
-use fabricbios_wire::{Generation, LeaseError, RefusalClass, Reply, Request, Transport};
+use fabricbios_wire::{
+    AttachCode, Binding, Generation, KindBinding, LeaseError, LeaseInfo, RdmaAttach, RdmaBinding,
+    RefusalClass, Reply, Request, ResourceType, Transport,
+};
 
 use crate::{
     PEER, builder,
-    common::{FakeNode, LEASE, lease, refuse},
+    common::{FakeNode, LEASE, lease, rdma, refuse},
     obliging,
 };
 
@@ -65,6 +68,45 @@ fn a_lease_from_acquire_to_free() {
         }
     );
     assert_eq!(asked[5], Request::LeaseFree(LEASE));
+}
+
+#[test]
+fn an_attach_code_is_told_to_who_asks_and_not_kept_or_printed() {
+    let attach = RdmaAttach {
+        code: AttachCode([0xa7; 16]),
+        endpoint: SocketAddr::from(([10, 0, 0, 1], 7471)).into(),
+    };
+    let (told, mut obliging) = (attach.clone(), obliging());
+    let node = FakeNode::start(move |request: &Request| match request {
+        Request::LeaseAttach(LEASE) => Ok(Reply::Lease(LeaseInfo {
+            binding: Binding {
+                kind: KindBinding::Mem(Some(RdmaBinding {
+                    attach: Some(told.clone()),
+                    ..rdma()
+                })),
+                ..Binding::plain(ResourceType::Mem)
+            },
+            ..lease(60_000)
+        })),
+        _ => obliging(request),
+    });
+    let lease = builder(&node).acquire().unwrap();
+    let code = lease.attach_code().unwrap();
+    assert_eq!(code, attach);
+    assert_eq!(lease.binding().rdma().unwrap().attach, None);
+    let printed = format!("{code:?} {:?} {:?}", lease.info(), node.asked());
+    assert!(
+        !printed.contains("167, 167") && !printed.contains("a7a7"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn an_answer_without_a_code_is_not_taken_for_one() {
+    let node = FakeNode::start(obliging());
+    let lease = builder(&node).acquire().unwrap();
+    let error = lease.attach_code().unwrap_err();
+    assert!(error.to_string().contains("an attach code"), "{error}");
 }
 
 #[tokio::test]

@@ -102,6 +102,10 @@ pub(crate) enum Action {
     Join(Asker, usize, Peer),
     /// Queue pairs of the node leave it, by number.
     Leave(Asker, usize, u32),
+    /// Somebody asks for attach codes, so many times.
+    Attach(Asker, usize, usize),
+    /// A caller presents a code: 0 is one that nobody was told, 1 the last one asked for, 2 the one before it.
+    Present(usize),
     Revoke(Asker, usize),
     ClearFence(Asker, usize),
     Drain,
@@ -286,6 +290,7 @@ pub(crate) fn action() -> impl Strategy<Value = Action> {
     let boss = || prop_oneof![8 => Just(Asker::Operator), 1 => Just(Asker::Holder)];
     let who = || 0..64usize;
     let secs = prop_oneof![3 => Just(0u32), 3 => 1..20u32, 1 => Just(3601)];
+    let times = prop_oneof![4 => 1..3usize, 1 => 7..11usize];
     let overlap =
         prop_oneof![3 => Just(0u32), 3 => 1..8_000u32, 1 => Just(60_000), 1 => Just(60_001)];
     prop_oneof![
@@ -296,6 +301,8 @@ pub(crate) fn action() -> impl Strategy<Value = Action> {
         5 => (asker(), who(), overlap).prop_map(|(a, w, o)| Action::Rotate(a, w, o)),
         4 => (asker(), who(), peer()).prop_map(|(a, w, p)| Action::Join(a, w, p)),
         4 => (asker(), who(), 17..24u32).prop_map(|(a, w, n)| Action::Leave(a, w, n)),
+        6 => (asker(), who(), times).prop_map(|(a, w, n)| Action::Attach(a, w, n)),
+        4 => (0..8usize).prop_map(Action::Present),
         2 => (boss(), who()).prop_map(|(a, w)| Action::Revoke(a, w)),
         3 => (boss(), 0..10usize).prop_map(|(a, w)| Action::ClearFence(a, w)),
         (1) => prop::bool::weighted(0.2).prop_map(|drain| match drain {

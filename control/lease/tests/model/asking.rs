@@ -75,7 +75,9 @@ impl Pair {
             Asker::Operator => OPERATOR,
         };
         let request = request(*id);
-        let ticket = self.ask(tenant, asker, LeaseId(0), request.clone());
+        // Only a new attach code is made of this.
+        let fresh_id = LeaseId(u128::from(self.number()));
+        let ticket = self.ask(tenant, asker, fresh_id, request.clone());
         let effects = self.effects();
         let oracle = &mut self.oracle;
         match request {
@@ -86,8 +88,25 @@ impl Pair {
             Request::LeaseRotate { overlap_ms, .. } => {
                 oracle.rotate(ticket, asker, *id, overlap_ms);
             }
+            Request::LeaseAttach(_) => {
+                self.codes.push(fresh_id.0);
+                oracle.attach(ticket, asker, *id, fresh_id.0);
+            }
             _ => oracle.revoke(ticket, asker, *id),
         }
+        self.compare(effects);
+    }
+
+    /// Presents a code: right, used, refused, of an ended lease, or of nobody.
+    pub(super) fn present(&mut self, which: usize) {
+        let asked_for = self.codes.iter().rev().nth(which.wrapping_sub(1));
+        let code = asked_for.copied().unwrap_or(u128::MAX);
+        let spent = self
+            .table
+            .spend_attach_code(&AttachCode(code.to_be_bytes()))
+            .map(|(id, tenant)| (id, String::from(&*tenant)));
+        assert_eq!(spent, self.oracle.spend(code), "the lease of a code");
+        let effects = self.effects();
         self.compare(effects);
     }
 
@@ -107,6 +126,7 @@ pub(super) fn about(request: &Request) -> Option<LeaseId> {
         | Request::LeaseBind { lease_id, .. }
         | Request::LeasePeers { lease_id, .. }
         | Request::LeaseRotate { lease_id, .. }
+        | Request::LeaseAttach(lease_id)
         | Request::LeaseFree(lease_id)
         | Request::LeaseRevoke(lease_id) => Some(*lease_id),
         _ => None,

@@ -160,6 +160,7 @@ impl Pair {
                 .as_ref()
                 .map_or(0, |it| it.further.len() + usize::from(it.qp_num != 0));
             assert_eq!(pairs, lease.pairs.len(), "{lease:?}");
+            assert_eq!(oracle::code_of(&holders.binding), None, "{lease:?}");
             let (keys, old) = lease.told();
             let old = old.map(|(rkey, until)| (rkey, (until - now) / 1_000_000));
             assert_eq!(Keys::of(&holders.binding), keys, "{lease:?}");

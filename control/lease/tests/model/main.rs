@@ -129,6 +129,7 @@ impl World {
             tenant_ended_max: self.limits.tenant_ended,
             tenant_binds_max: self.limits.tenant_binds,
             tenant_capacity_max: [(ResourceType::Mem, self.limits.tenant_bytes)].into(),
+            attach_at: "192.0.2.10:7471".parse().ok(),
             ..Policy::default()
         }
     }
@@ -231,6 +232,8 @@ struct Pair {
     reported: Vec<Report>,
     /// All leases that were ever requested, with their tenants.
     ids: Vec<(LeaseId, &'static str)>,
+    /// All attach codes that were ever asked for.
+    codes: Vec<u128>,
     numbers: u32,
 }
 
@@ -248,6 +251,7 @@ impl Pair {
             open: vec![],
             reported: vec![],
             ids: vec![],
+            codes: vec![],
             numbers: 0,
         }
     }
@@ -301,6 +305,10 @@ impl Pair {
                     change,
                 });
             }
+            Action::Attach(asker, who, times) => {
+                (0..times).for_each(|_| self.about(asker, who, Request::LeaseAttach));
+            }
+            Action::Present(which) => self.present(which),
             Action::Revoke(asker, who) => self.about(asker, who, Request::LeaseRevoke),
             Action::ClearFence(asker, arena) => self.clear_fence(asker, arena),
             Action::Drain => self.drain(),

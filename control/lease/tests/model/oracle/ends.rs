@@ -154,6 +154,7 @@ impl Oracle {
     }
 
     pub(super) fn cut(&mut self, at: usize, phase: LeasePhase) {
+        self.drop_codes(at);
         let under_way = { self.leases.iter() }
             .filter(|lease| lease.life == Life::BeingCut)
             .count();
@@ -195,6 +196,7 @@ impl Oracle {
     }
 
     pub(super) fn fence(&mut self, at: usize, only_release: bool) {
+        self.drop_codes(at);
         let (binding_id, unix_ms) = (self.binding_id(at), self.unix_ms());
         let lease = &mut self.leases[at];
         let works = matches!(

@@ -1,6 +1,7 @@
 //! A second lease table, slow and simple: a list that every operation scans from end to end. It is written from the
 //! documentation, so it agrees with the table only where the table does what is documented.
 
+mod codes;
 mod device;
 mod ends;
 mod reports;
@@ -82,6 +83,12 @@ pub(crate) fn dp_key(number: u32) -> DpKey {
     DpKey(key)
 }
 
+/// The attach code that an answer tells.
+pub(crate) fn code_of(binding: &Binding) -> Option<u128> {
+    let attach = binding.rdma()?.attach.as_ref()?;
+    Some(u128::from_be_bytes(attach.code.0))
+}
+
 /// The part of an answer that is compared.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Said {
@@ -89,6 +96,7 @@ pub(crate) enum Said {
         phase: String,
         remaining_ms: u64,
         keys: Keys,
+        code: Option<u128>,
     },
     Revoked(String),
     Cleared,
@@ -98,6 +106,13 @@ pub(crate) enum Said {
 impl Said {
     fn no(error: LeaseError) -> Self {
         Self::No(format!("{error:?}"))
+    }
+
+    fn with_code(mut self, told: u128) -> Self {
+        if let Self::Lease { code, .. } = &mut self {
+            *code = Some(told);
+        }
+        self
     }
 
     fn revoked(outcome: RevokeOutcome) -> Self {
@@ -110,6 +125,7 @@ impl Said {
                 phase: format!("{:?}", info.phase),
                 remaining_ms: info.remaining_ms,
                 keys: Keys::of(&info.binding),
+                code: code_of(&info.binding),
             },
             Ok(Reply::Revoked(outcome)) => Self::revoked(*outcome),
             Ok(Reply::FenceCleared) => Self::Cleared,
@@ -544,6 +560,8 @@ pub(crate) struct Oracle {
     cut_moved: BTreeMap<ResourceType, u64>,
     pub(crate) arenas: Vec<Arena>,
     pub(crate) leases: Vec<Held>,
+    /// The codes that nobody has presented yet.
+    codes: Vec<(LeaseId, u128)>,
     pub(crate) orders: Vec<Order>,
     pub(crate) answers: Vec<(Ticket, Said)>,
 }
@@ -572,6 +590,7 @@ impl Oracle {
             cut_moved: BTreeMap::new(),
             arenas: offers.iter().map(arena).collect(),
             leases: vec![],
+            codes: vec![],
             orders: vec![],
             answers: vec![],
         }
@@ -657,6 +676,7 @@ impl Oracle {
             phase: format!("{:?}", lease.phase()),
             remaining_ms: lease.remaining_ms(self.boot),
             keys: if with_key { lease.told().0 } else { Keys::NONE },
+            code: None,
         }
     }
 }

@@ -560,7 +560,7 @@ impl Oracle {
     }
 }
 
-fn takes_peers(kind: ResourceType, transport: Transport) -> bool {
+pub(super) fn takes_peers(kind: ResourceType, transport: Transport) -> bool {
     kind == ResourceType::Mem && matches!(transport, Transport::Rdma | Transport::Both)
 }
 

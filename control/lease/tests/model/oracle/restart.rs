@@ -8,6 +8,7 @@ impl Oracle {
         self.boot = boot;
         self.draining = false;
         self.cut_moved.clear();
+        self.codes.clear();
         // A lease that was not granted is forgotten, unless one of its objects may remain.
         let known = |lease: &Held| lease.granted || lease.life == Life::Fenced;
         let (known, unknown) = self.leases.drain(..).partition(known);
