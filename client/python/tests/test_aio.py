@@ -34,7 +34,7 @@ def test_a_cancelled_call_holds_its_buffer_until_it_has_ended(own_node):
     buffer = bytearray(4 << 20)
 
     async def main():
-        async with fabricbios.aio.mem(bytes=len(buffer), secs=600, node=bob.node, identity=bob.identity) as m:
+        async with fabricbios.aio.mem(bytes=len(buffer) + 1, secs=600, node=bob.node, identity=bob.identity) as m:
             with stopped(own_node):
                 reading = asyncio.ensure_future(m.read_into(0, buffer))
                 while not is_held(buffer):

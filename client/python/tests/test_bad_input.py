@@ -29,7 +29,7 @@ class Bytes(bytearray):
 def test_a_buffer_that_everybody_has_forgotten_lives_until_its_transfer_has_ended(own_node):
     with lease_of(own_node) as m:
         m.write(0, b"x" * LENGTH)
-        buffer = Bytes(LENGTH)
+        buffer = Bytes(LENGTH - 1)
         alive = weakref.ref(buffer)
         with stopped(own_node):
             reading = threading.Thread(target=m.read_into, args=(0, buffer))
@@ -47,7 +47,7 @@ def test_a_buffer_that_everybody_has_forgotten_lives_until_its_transfer_has_ende
 def test_a_signal_ends_the_wait_and_not_the_hold_of_the_buffer(own_node):
     with lease_of(own_node) as m:
         m.write(0, b"x" * LENGTH)
-        buffer = bytearray(LENGTH)
+        buffer = bytearray(LENGTH - 1)
 
         def interrupt():
             until_held(buffer)
@@ -187,7 +187,7 @@ m.write(0, bytes({LENGTH}))
         assert program(text) == (0, "", "")
     interrupted = text + f"""
 import os
-buffer = bytearray({LENGTH})
+buffer = bytearray({LENGTH - 1})
 def interrupt():
     until_held(buffer)
     os.kill({own_node.process.pid}, signal.SIGSTOP)

@@ -49,12 +49,13 @@ def stopped(node):
 
 
 def is_held(buffer):
-    """Whether a transfer holds the bytearray, which then cannot change its size."""
+    """Whether a transfer holds the bytearray, which then cannot change its size. A transfer that begins in between finds it one
+    byte longer."""
     try:
         buffer.append(0)
+        buffer.pop()
     except BufferError:
         return True
-    buffer.pop()
     return False
 
 
