@@ -7,15 +7,22 @@
 """
 import array
 import sys
+import threading
 
 import fabricbios
 
 
 def main():
     """The example."""
+    told = threading.Event()
+
+    def tell(cause):
+        print("the lease has ended:", cause)
+        told.set()
+
     # The lease renews itself until the block ends.
     with fabricbios.mem(bytes=1 << 20, secs=60) as m:
-        m.on_end(lambda cause: print("the lease has ended:", cause))
+        m.on_end(tell)
         m[0:5] = b"hello"
         print("read back:", m[0:5].decode())
         numbers = array.array("d", range(1000))
@@ -27,6 +34,8 @@ def main():
             m.read(len(m), 1)
         except fabricbios.Error as error:
             print(f"one byte past the end: {error.code}, as fabricctl's exit status {error.exit_status}")
+    # At the end of a program, callbacks that have not begun are not called.
+    told.wait()
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     )?;
     lease.free()?;
     println!(
-        "64 MiB of one lease over UDP; the ratio is that of the throughputs, Python's to Rust's"
+        "64 MiB over UDP, each side from a lease of its own; the ratio is that of the throughputs, Python's to Rust's"
     );
     pairs.print("read of the SDK", "read_into of the Python package");
     Ok(())

@@ -1,6 +1,6 @@
 //! Requests for leases, a function for each kind.
 
-use std::{path::PathBuf, str::FromStr, time::Duration};
+use std::{path::PathBuf, str::FromStr, thread, time::Duration};
 
 use fabricbios_client::{
     BlockBuilder, Builder, CpuBuilder, DataTransport, GpuBuilder, Identity, Kind, MemBuilder,
@@ -214,14 +214,33 @@ fn acquire<K: Kind + 'static>(
     any: fn(fabricbios_client::Lease<K>) -> AnyLease,
 ) -> PyResult<Lease> {
     let builder = common.apply(py, builder)?;
-    let lease = call(py, None, (), move |()| {
+    let acquired = call(py, None, (), move |()| {
         let builder = match &common.identity {
             Some(path) => builder.identity(&Identity::load(path)?),
             None => builder,
         };
-        builder.acquire()
+        Ok(Acquired(Some(builder.acquire()?)))
     })?;
-    Ok(any(lease).into())
+    Ok(any(acquired.take()).into())
+}
+
+/// A new lease. It is freed if a signal has ended the wait for it, so that nobody takes it.
+struct Acquired<K: Kind + 'static>(Option<fabricbios_client::Lease<K>>);
+
+impl<K: Kind> Acquired<K> {
+    fn take(mut self) -> fabricbios_client::Lease<K> {
+        self.0.take().expect("only this takes it")
+    }
+}
+
+impl<K: Kind> Drop for Acquired<K> {
+    fn drop(&mut self) {
+        if let Some(lease) = self.0.take() {
+            // The thread that drops it may be the main thread. Without a free the lease ends with its term.
+            let thread = thread::Builder::new().name("fabricbios-free".to_owned());
+            drop(thread.spawn(move || drop(lease.free())));
+        }
+    }
 }
 
 fn duration(py: Python<'_>, name: &str, secs: f64) -> PyResult<Duration> {

@@ -15,10 +15,13 @@ impl Held {
         // Not of the object itself: some, such as those of ctypes, leave out what a memoryview fills in.
         let view = PyMemoryView::from(object)?;
         let buffer = PyUntypedBuffer::get(view.as_any())?;
-        if buffer.is_c_contiguous() {
+        let why = if has_pointers(buffer.format().to_bytes()) {
+            "the bytes of this object are pointers to Python objects: give an array of numbers"
+        } else if !buffer.is_c_contiguous() {
+            "the bytes of this object are not one contiguous piece (C order): copy it first"
+        } else {
             return Ok(Self(buffer));
-        }
-        let why = "the bytes of this object are not one contiguous piece (C order): copy it first";
+        };
         Err(errors::usage(object.py(), why))
     }
 
@@ -36,8 +39,9 @@ impl Held {
     pub(crate) fn bytes(&self) -> &[u8] {
         match self.0.len_bytes() {
             0 => &[],
-            // SAFETY: the buffer is contiguous and is exported, so these bytes stay where they are. Another thread that
-            // changes them meanwhile makes their values undefined and nothing else: the SDK copies and sums them.
+            // SAFETY: the buffer is contiguous and is exported, so these bytes stay where they are as long as `self` lives.
+            // That no other thread changes them meanwhile is up to the caller, see docs/python.md: Python has no lock for
+            // it. The SDK copies and sums the bytes and decides nothing by them, so their values are undefined then.
             length => unsafe { slice::from_raw_parts(self.start().cast_const(), length) },
         }
     }
@@ -54,4 +58,10 @@ impl Held {
     fn start(&self) -> *mut u8 {
         self.0.buf_ptr().cast()
     }
+}
+
+/// Whether a format of PEP 3118 has references to Python objects, `O`. The names of fields are between colons.
+fn has_pointers(format: &[u8]) -> bool {
+    let mut parts = format.split(|byte| *byte == b':').step_by(2);
+    parts.any(|part| part.contains(&b'O'))
 }

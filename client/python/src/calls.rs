@@ -32,9 +32,7 @@ pub(crate) fn call<B: Send + 'static, T: Send + 'static>(
     work: impl FnOnce(&mut B) -> Result<T, Error> + Send + 'static,
 ) -> PyResult<T> {
     if !enter_sdk() {
-        let why = "this process was made by fork() after its parent had used fabricbios, and has none of the parent's threads: \
-                   use fabricbios in one of them, or start processes with multiprocessing's \"spawn\" or \"forkserver\"";
-        return Err(errors::raised(py, &Error::Usage(why.to_owned()), lease_id));
+        return Err(forked(py, lease_id));
     }
     let done = if gettid() == getpid() {
         on_another_thread(py, buffer, work)?
@@ -42,6 +40,13 @@ pub(crate) fn call<B: Send + 'static, T: Send + 'static>(
         detached(py, || work(&mut buffer))
     };
     done.map_err(|error| errors::raised(py, &error, lease_id))
+}
+
+/// The error in a process whose parent has used the SDK.
+pub(crate) fn forked(py: Python<'_>, lease_id: Option<LeaseId>) -> PyErr {
+    let why = "this process was made by fork() after its parent had used fabricbios, and has none of the parent's threads: \
+               use fabricbios in one of them, or start processes with multiprocessing's \"spawn\" or \"forkserver\"";
+    errors::raised(py, &Error::Usage(why.to_owned()), lease_id)
 }
 
 fn detached<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send) -> T {

@@ -10,7 +10,12 @@ use fabricbios_client::{
 };
 use pyo3::{IntoPyObjectExt, prelude::*, types::PyDict};
 
-use crate::{buffer::Held, calls::call, errors, process::is_forked};
+use crate::{
+    buffer::Held,
+    calls::{call, forked},
+    errors,
+    process::is_forked,
+};
 
 /// A lease of one of the kinds.
 pub(crate) enum AnyLease {
@@ -60,6 +65,14 @@ impl From<AnyLease> for Lease {
 }
 
 impl Lease {
+    /// The lease, for calls that do not wait. A lock of it may be held for ever in a process made by fork(2).
+    fn here(&self, py: Python<'_>) -> PyResult<&AnyLease> {
+        match is_forked() {
+            true => Err(forked(py, Some(self.lease_id))),
+            false => Ok(&self.lease),
+        }
+    }
+
     /// Makes one call of the SDK.
     fn call<B: Send + 'static, T: Send + 'static>(
         &self,
@@ -96,45 +109,45 @@ impl Lease {
     }
 
     #[getter]
-    fn capacity(&self) -> u64 {
-        each!(&**self.lease, it => it.info().capacity)
+    fn capacity(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(each!(self.here(py)?, it => it.info().capacity))
     }
 
     /// Seconds of Unix time, by the clock of the node.
     #[getter]
-    fn expires_at(&self) -> u64 {
-        each!(&**self.lease, it => it.expires_at_unix_secs())
+    fn expires_at(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(each!(self.here(py)?, it => it.expires_at_unix_secs()))
     }
 
     /// Seconds.
     #[getter]
-    fn remaining(&self) -> f64 {
-        each!(&**self.lease, it => it.remaining()).as_secs_f64()
+    fn remaining(&self, py: Python<'_>) -> PyResult<f64> {
+        Ok(each!(self.here(py)?, it => it.remaining()).as_secs_f64())
     }
 
     /// The state of the renewals, and the error if they do not go well.
-    fn health(&self, py: Python<'_>) -> (&'static str, Option<PyErr>) {
-        let (name, error) = match each!(&**self.lease, it => it.health()) {
-            Health::Good => return ("good", None),
+    fn health(&self, py: Python<'_>) -> PyResult<(&'static str, Option<PyErr>)> {
+        let (name, error) = match each!(self.here(py)?, it => it.health()) {
+            Health::Good => return Ok(("good", None)),
             Health::Retrying(error) => ("retrying", error),
             Health::Lost(error) => ("lost", error),
         };
         let raised = errors::raised(py, &error, Some(self.lease_id));
-        (name, Some(raised))
+        Ok((name, Some(raised)))
     }
 
     /// The transport of the last transfer.
     #[getter]
-    fn transport(&self) -> Option<&'static str> {
-        match &**self.lease {
+    fn transport(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
+        Ok(match self.here(py)? {
             AnyLease::Mem(lease) => lease.transport().map(DataTransport::name),
             _ => None,
-        }
+        })
     }
 
     /// The last answer, as `fabricctl --json` prints it.
     fn info(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let info = each!(&**self.lease, it => it.info());
+        let info = each!(self.here(py)?, it => it.info());
         object(py, &lease_json(&info))
     }
 
@@ -190,11 +203,11 @@ impl Lease {
         self.call(py, (), |lease, ()| block(lease)?.flush())
     }
 
-    fn end_watch(&self) -> EndWatch {
-        EndWatch {
-            watch: each!(&**self.lease, it => it.end_watch()),
+    fn end_watch(&self, py: Python<'_>) -> PyResult<EndWatch> {
+        Ok(EndWatch {
+            watch: each!(self.here(py)?, it => it.end_watch()),
             lease_id: self.lease_id,
-        }
+        })
     }
 
     fn is_forked(&self) -> bool {

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 import sys
 
 import pytest
@@ -11,6 +12,9 @@ sys.path[:0] = [str(REPOSITORY / "testbed/guest"), str(REPOSITORY / "examples")]
 
 import fabric  # noqa: E402
 
+# A shell starts programs in the background with SIGINT ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 def start(folder, *more, number=1):
     """A node at an address of its own, so that the default ports are free."""
@@ -19,7 +23,10 @@ def start(folder, *more, number=1):
     pool = folder / "pool"
     pool.mkdir()
     flags = ("--block-pool", pool, *more)
-    return fabric.Node(*map(str, flags), device="none", address=address, mem_bytes="80MiB", state_dir=folder / "state")
+    # A daemon does not outlive tests that were killed.
+    within = ("setpriv", "--pdeathsig", "KILL")
+    options = {"address": address, "mem_bytes": "80MiB", "state_dir": folder / "state", "within": within}
+    return fabric.Node(*map(str, flags), device="none", **options)
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import fabricbios
-from waiting import is_held, leased, stopped, until
+from waiting import is_held, leased, stopped, until, until_freed
 
 
 def test_transfers_of_several_leases_are_awaited(tenant):
@@ -34,7 +34,7 @@ def test_a_cancelled_call_holds_its_buffer_until_it_has_ended(own_node):
     buffer = bytearray(4 << 20)
 
     async def main():
-        async with fabricbios.aio.mem(bytes=len(buffer), secs=600, node=bob.node, identity=bob.identity) as m:
+        async with fabricbios.aio.mem(bytes=len(buffer) + 1, secs=600, node=bob.node, identity=bob.identity) as m:
             with stopped(own_node):
                 reading = asyncio.ensure_future(m.read_into(0, buffer))
                 while not is_held(buffer):
@@ -64,9 +64,21 @@ def test_a_lease_whose_request_was_cancelled_is_freed(own_node):
             asking.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asking
-        # As long as the loop runs, the late lease is freed.
-        while not [it for it in bob.ask("lease", "list", "--all")["leases"] if it["state"] == "freed"]:
-            await asyncio.sleep(0.05)
+        await asyncio.to_thread(until_freed, bob)
 
     asyncio.run(main())
-    assert leased(bob) == []
+
+
+def test_a_lease_that_comes_after_the_end_of_the_loop_is_freed(own_node):
+    bob = own_node.tenant("bob")
+
+    async def ask():
+        async with fabricbios.aio.mem(bytes=4096, secs=600, node=bob.node, identity=bob.identity):
+            raise AssertionError("the node is stopped")
+
+    async def main():
+        await asyncio.wait_for(ask(), 0.1)
+
+    with stopped(own_node), pytest.raises(TimeoutError):
+        asyncio.run(main())
+    until_freed(bob)

@@ -11,7 +11,7 @@ import weakref
 import pytest
 
 import fabricbios
-from waiting import SECS, is_held, stopped, until, until_held
+from waiting import SECS, is_held, stopped, unread, until, until_freed, until_held
 
 LENGTH = 4 << 20
 
@@ -29,7 +29,7 @@ class Bytes(bytearray):
 def test_a_buffer_that_everybody_has_forgotten_lives_until_its_transfer_has_ended(own_node):
     with lease_of(own_node) as m:
         m.write(0, b"x" * LENGTH)
-        buffer = Bytes(LENGTH)
+        buffer = Bytes(LENGTH - 1)
         alive = weakref.ref(buffer)
         with stopped(own_node):
             reading = threading.Thread(target=m.read_into, args=(0, buffer))
@@ -39,7 +39,6 @@ def test_a_buffer_that_everybody_has_forgotten_lives_until_its_transfer_has_ende
                 buffer.clear()
             del buffer
             gc.collect()
-            assert alive() is not None
         reading.join(SECS)
         del reading
         until(lambda: gc.collect() >= 0 and alive() is None, "the buffer is freed")
@@ -48,7 +47,7 @@ def test_a_buffer_that_everybody_has_forgotten_lives_until_its_transfer_has_ende
 def test_a_signal_ends_the_wait_and_not_the_hold_of_the_buffer(own_node):
     with lease_of(own_node) as m:
         m.write(0, b"x" * LENGTH)
-        buffer = bytearray(LENGTH)
+        buffer = bytearray(LENGTH - 1)
 
         def interrupt():
             until_held(buffer)
@@ -59,10 +58,27 @@ def test_a_signal_ends_the_wait_and_not_the_hold_of_the_buffer(own_node):
             interrupting.start()
             with pytest.raises(KeyboardInterrupt):
                 m.read_into(0, buffer)
-            interrupting.join()
+            interrupting.join(SECS)
             assert is_held(buffer)
         until(lambda: not is_held(buffer), "the transfer has ended")
         assert m.read(LENGTH - 1, 1) == b"x"
+
+
+def test_a_lease_whose_request_a_signal_has_ended_is_freed(own_node):
+    bob = own_node.tenant("bob")
+
+    def interrupt():
+        until(lambda: unread(own_node) > before, "the request")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with stopped(own_node):
+        before = unread(own_node)
+        interrupting = threading.Thread(target=interrupt)
+        interrupting.start()
+        with pytest.raises(KeyboardInterrupt):
+            lease_of(own_node)
+        interrupting.join(SECS)
+    until_freed(bob)
 
 
 def test_threads_share_a_lease_without_mixing_their_bytes():
@@ -80,7 +96,8 @@ def test_threads_share_a_lease_without_mixing_their_bytes():
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            thread.join(SECS)
+            assert not thread.is_alive()
         assert not failures
 
 
@@ -119,7 +136,9 @@ with fabricbios.mem(bytes=4096) as m:
     m[0:4] = b"mine"
     child = os.fork()
     if child == 0:
-        for call in (lambda: m[0:4], m.free, m.query, lambda: fabricbios.mem(bytes=4096)):
+        getters = [lambda name=name: getattr(m, name) for name in ("expires_at", "remaining", "health", "info", "transport")]
+        assert m.lease_id in repr(m)
+        for call in (lambda: m[0:4], m.free, m.query, lambda: fabricbios.mem(bytes=4096), *getters, lambda: m.on_end(print)):
             try:
                 call()
             except fabricbios.UsageError as error:
@@ -166,11 +185,9 @@ m.write(0, bytes({LENGTH}))
 """
     for _ in range(5):
         assert program(text) == (0, "", "")
-    with stopped(own_node):
-        pass
     interrupted = text + f"""
 import os
-buffer = bytearray({LENGTH})
+buffer = bytearray({LENGTH - 1})
 def interrupt():
     until_held(buffer)
     os.kill({own_node.process.pid}, signal.SIGSTOP)

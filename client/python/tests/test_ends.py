@@ -17,7 +17,7 @@ def ended(lease):
 
 
 def test_a_lease_renews_itself_and_keeps_its_bytes():
-    with fabricbios.mem(bytes=4096, secs=5) as m:
+    with fabricbios.mem(bytes=4096, secs=20) as m:
         m[0:4] = b"kept"
         first = m.expires_at
         until(lambda: m.expires_at > first, "a renewal")

@@ -46,7 +46,11 @@ def test_a_node_that_is_not_there_is_unreachable(tenant):
     [
         {"bytes": 0},
         {"bytes": -1},
+        {"bytes": 1 << 64},
         {"secs": 0},
+        {"secs": 1 << 32},
+        {"grace_secs": -1},
+        {"intent_kv_cache": ("hot", 1 << 32)},
         {"transport": "pigeon"},
         {"data_transport": "pigeon"},
         {"resource": "mem0"},
@@ -66,6 +70,22 @@ def test_wrong_arguments_are_told_before_anything_is_leased(wrong, tenant):
     assert isinstance(raised.value, ValueError)
     assert raised.value.exit_status == 2
     assert leased(tenant) == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: fabricbios.cpu(cores=-1),
+        lambda: fabricbios.cpu(cores=1, execution_width=1 << 16),
+        lambda: fabricbios.net(mbps=-1),
+        lambda: fabricbios.net(mbps=1, vlan=70000),
+        lambda: fabricbios.gpu(vram=-1),
+        lambda: fabricbios.gpu(vram=1, compute_slices=-1),
+    ],
+)
+def test_numbers_out_of_range_are_wrong_arguments_of_every_kind(call):
+    with pytest.raises(fabricbios.UsageError, match="write a number from 0 to"):
+        call()
 
 
 def test_each_class_has_its_number():

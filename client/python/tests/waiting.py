@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import pathlib
 import signal
+import socket
 import threading
 import time
 
@@ -47,12 +49,13 @@ def stopped(node):
 
 
 def is_held(buffer):
-    """Whether a transfer holds the bytearray, which then cannot change its size."""
+    """Whether a transfer holds the bytearray, which then cannot change its size. A transfer that begins in between finds it one
+    byte longer."""
     try:
         buffer.append(0)
+        buffer.pop()
     except BufferError:
         return True
-    buffer.pop()
     return False
 
 
@@ -64,3 +67,21 @@ def until_held(buffer):
 def leased(tenant):
     """The tenant's leases that give access: an ended one is listed until it is cleaned."""
     return [it["lease_id"] for it in tenant.ask("lease", "list")["leases"] if it["state"] in ("active", "binding")]
+
+
+def until_freed(tenant):
+    """Waits until the tenant has freed a lease and has no other."""
+
+    def is_freed():
+        states = [it["state"] for it in tenant.ask("lease", "list", "--all")["leases"]]
+        return states == ["freed"]
+
+    until(is_freed, "the lease is freed")
+
+
+def unread(node):
+    """How many bytes the daemon has been sent and has not read."""
+    host, port = node.address.split(":")
+    local = f"{socket.inet_aton(host)[::-1].hex()}:{int(port):04x}".upper()
+    rows = [line.split() for line in pathlib.Path("/proc/self/net/udp").read_text().splitlines()]
+    return sum(int(row[4].split(":")[1], 16) for row in rows if row[1] == local)

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use fabricbios_wire::{EndCause, LeaseInfo, Request};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::{
     Error, Health,
@@ -46,17 +46,24 @@ impl EndWatch {
 }
 
 async fn ended(shared: &SharedLease) -> Error {
+    let mut is_silent = false;
     loop {
         // Enabled before the look: a change in between is not lost.
         let changed = shared.changed.notified();
         tokio::pin!(changed);
         changed.as_mut().enable();
         if let Some(error) = access_over(shared) {
-            return with_cause(shared, error).await;
+            if let Some(ended) = with_cause(shared, error, is_silent).await {
+                return ended;
+            }
+            sleep(POLL).await;
+            continue;
         }
         let pause = POLL.min(shared.remaining() + AFTER_TERM);
         if timeout(pause, changed).await.is_err() {
-            match query(shared).await {
+            let answer = query(shared).await;
+            is_silent = answer.is_none();
+            match answer {
                 Some(Ok(info)) => shared.update(info),
                 Some(Err(error)) if error.is_over() => return error,
                 _unknown => {}
@@ -73,22 +80,34 @@ fn access_over(shared: &SharedLease) -> Option<Error> {
     }
 }
 
-/// The error with the cause that the node has on record. A node that cannot be reached ends leases by its own clock.
-async fn with_cause(shared: &SharedLease, error: Error) -> Error {
-    if error.end_cause().is_some() {
-        return error;
+/// The error with the cause that the node has on record; `None` if by its answer the lease goes on. A node that is silent or
+/// cannot be reached ends leases by its own clock.
+async fn with_cause(shared: &SharedLease, error: Error, is_silent: bool) -> Option<Error> {
+    let known = shared.check_not_lost();
+    if known.is_err_and(|known| known.end_cause().is_some()) {
+        return Some(error);
     }
-    let known = query(shared).await.and_then(Result::ok);
-    let known = known.and_then(|info| end_error(&info));
-    match (known, &error) {
-        (Some(ended), _) => ended,
-        (None, Error::Refused(_) | Error::InGrace { .. }) => error,
-        (None, _) => Error::Ended {
+    let answer = match is_silent {
+        true => None,
+        false => query(shared).await,
+    };
+    if let Some(Ok(info)) = answer {
+        if let Some(ended) = end_error(&info) {
+            return Some(ended);
+        }
+        if info.remaining_ms > 0 {
+            shared.update(info);
+            return None;
+        }
+    }
+    Some(match error {
+        Error::Refused(_) | Error::InGrace { .. } | Error::Ended { cause: Some(_), .. } => error,
+        error => Error::Ended {
             lease_id: shared.lease_id,
             cause: Some(EndCause::Expired),
             why: format!("the term has ended; the last renewal: {error}"),
         },
-    }
+    })
 }
 
 /// `None` if the node is silent: the end of the term by this machine's clock is not waited for longer.

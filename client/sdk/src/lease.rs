@@ -160,6 +160,7 @@ impl<K: Kind> Lease<K> {
         let freed = node
             .lease_async(Request::LeaseFree(self.lease_id()))
             .await?;
+        self.shared.update(freed.clone());
         self.shared.set_freed();
         Ok(freed)
     }

@@ -26,6 +26,8 @@ const OF_PACKAGE: [(&str, &str); 6] = [
     ("gpu-test", "fabricbios-gpu-test"),
     ("fuzz", "fabricbios-fuzz"),
 ];
+/// What starts the daemon for the tests of the Python package.
+const PIP_HELPER: &str = "testbed/guest/fabric.py";
 /// The package that tests the pages and the headers of the suites: every change can reach it.
 const PAGES: &str = "xtask";
 /// The programs that run in a guest, and the crate that boots guests.
@@ -74,6 +76,14 @@ fn reached(
     }
     let of_packages = OF_PACKAGE.iter().filter(|(_, it)| tested.contains(*it));
     steps.extend(of_packages.map(|(step, _)| (*step).to_owned()));
+    let is_example =
+        |it: &&Path| it.starts_with("examples") && it.extension().is_some_and(|it| it == "py");
+    if files
+        .iter()
+        .any(|it| *it == Path::new(PIP_HELPER) || is_example(it))
+    {
+        steps.insert("pip".to_owned());
+    }
     let coverage = Coverage::of(packages, suites);
     for kind in suites.kinds() {
         let is_reached = match kind {
@@ -265,6 +275,10 @@ mod tests {
         assert_eq!(suites(&named), ["suite_net_vf"]);
         let example = steps(&["examples/rdma.c"]);
         assert_eq!(suites(&example), ["suite_examples"]);
+        assert!(!example.steps.contains("pip"));
+        for file in ["examples/buffer.py", PIP_HELPER] {
+            assert!(steps(&[file]).steps.contains("pip"), "{file}");
+        }
     }
 
     #[test]

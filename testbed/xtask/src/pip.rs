@@ -24,8 +24,10 @@ pub(crate) fn step(layout: &Layout, scope: Scope) -> Result<Outcome> {
     }
     scope.build_programs(layout)?;
     let place = installed(layout, Profile::Debug)?;
+    let python = place.join("bin/python").display().to_string();
+    let within = ["--foreground", "--kill-after=10", "600", &python];
     let words = ["-m", "pytest", "-q", "client/python"];
-    let mut tests = program(layout, &place.join("bin/python").to_string_lossy(), &words);
+    let mut tests = program(layout, "timeout", &[&within[..], &words].concat());
     tests
         .env("PYTHONPATH", packages(&tools(layout))?)
         .env("PYTHONDONTWRITEBYTECODE", "1")

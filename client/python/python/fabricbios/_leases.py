@@ -8,13 +8,15 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, overload
 
 from . import _native
 from ._errors import Error, UsageError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+N = TypeVar("N", int, int | None)
 
 atexit.register(_native.close_at_exit)
 
@@ -102,7 +104,8 @@ class Lease:
                 raise
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.lease_id}, {self.health.state}>"
+        state = "of the parent process" if self._native.is_forked() else self.health.state
+        return f"<{type(self).__name__} {self.lease_id}, {state}>"
 
 
 def _tell(watch: _native.EndWatch, callback: Callable[[str], object]) -> None:
@@ -126,11 +129,11 @@ class MemLease(Lease):
 
     def read_into(self, offset: int, buffer: Buffer) -> None:
         """Fills `buffer` with the bytes from `offset` on. Any object with contiguous bytes that can be changed will do."""
-        self._native.read_into(_natural("offset", offset), buffer)
+        self._native.read_into(_number("offset", offset, 64), buffer)
 
     def write(self, offset: int, buffer: Buffer) -> None:
         """Writes all bytes of `buffer`; when this returns they are in the memory of the lease."""
-        self._native.write(_natural("offset", offset), buffer)
+        self._native.write(_number("offset", offset, 64), buffer)
 
     def read(self, offset: int, length: int) -> bytes:
         """The `length` bytes from `offset` on."""
@@ -188,11 +191,11 @@ class BlockLease(Lease):
 
     def read_blocks(self, first: int, buffer: Buffer) -> None:
         """Fills `buffer`, which is whole blocks long, with the blocks from `first` on."""
-        self._native.read_blocks(_natural("first", first), buffer)
+        self._native.read_blocks(_number("first", first, 64), buffer)
 
     def write_blocks(self, first: int, buffer: Buffer) -> None:
         """Writes whole blocks; each is written completely or not at all. `flush` makes them durable."""
-        self._native.write_blocks(_natural("first", first), buffer)
+        self._native.write_blocks(_number("first", first, 64), buffer)
 
     def flush(self) -> None:
         """Makes all earlier writes durable: after this they survive a power cut of the node."""
@@ -232,6 +235,8 @@ def mem(
     """Leases memory. `intent_kv_cache`: hot, warm or cold, and the bytes of one block of the cache."""
     common = _common(node, identity, secs, resource, affinity, auto_renew, patience_secs)
     stored = _stored(bytes, grace_secs, transport, rotate_on_renew, data_transport, payload_mac, give_up_secs)
+    if intent_kv_cache is not None:
+        _number("the bytes of intent_kv_cache", intent_kv_cache[1], 32)
     return MemLease(_native.mem(common, stored, intent_kv_cache))
 
 
@@ -278,7 +283,8 @@ def cpu(
 ) -> CpuLease:
     """Leases CPU cores."""
     common = _common(node, identity, secs, resource, affinity, auto_renew, patience_secs)
-    return CpuLease(_native.cpu(common, cores, isolation, execution_mode, execution_width, partition))
+    cores, width = _number("cores", cores, 16), _number("execution_width", execution_width, 16)
+    return CpuLease(_native.cpu(common, cores, isolation, execution_mode, width, partition))
 
 
 def net(
@@ -297,6 +303,7 @@ def net(
 ) -> NetLease:
     """Leases a network function with a transmit rate, in megabits per second."""
     common = _common(node, identity, secs, resource, affinity, auto_renew, patience_secs)
+    mbps, vlan = _number("mbps", mbps, 32), _number("vlan", vlan, 16)
     return NetLease(_native.net(common, mbps, vlan, mac, hand_over))
 
 
@@ -316,7 +323,8 @@ def gpu(
 ) -> GpuLease:
     """Leases a GPU or part of one, with at least `vram` bytes of memory."""
     common = _common(node, identity, secs, resource, affinity, auto_renew, patience_secs)
-    return GpuLease(_native.gpu(common, vram, exclusivity, execution_mode, compute_slices))
+    vram, slices = _number("vram", vram, 64), _number("compute_slices", compute_slices, 16)
+    return GpuLease(_native.gpu(common, vram, exclusivity, execution_mode, slices))
 
 
 def _common(
@@ -331,7 +339,7 @@ def _common(
     return {
         "node": node,
         "identity": None if identity is None else os.fspath(identity),
-        "secs": _natural("secs", secs),
+        "secs": _number("secs", secs, 32),
         "resource": resource,
         "affinity": list(affinity),
         "auto_renew": auto_renew,
@@ -349,8 +357,8 @@ def _stored(
     give_up_secs: float | None,
 ) -> dict[str, object]:
     return {
-        "bytes": _natural("bytes", bytes),
-        "grace_secs": _natural("grace_secs", grace_secs),
+        "bytes": _number("bytes", bytes, 64),
+        "grace_secs": _number("grace_secs", grace_secs, 32),
         "transport": transport,
         "rotate_on_renew": rotate_on_renew,
         "data_transport": data_transport,
@@ -359,7 +367,8 @@ def _stored(
     }
 
 
-def _natural(name: str, number: int) -> int:
-    if number < 0:
-        raise UsageError(f"{name} {number}: write a number that is not negative", code="Usage")
+def _number(name: str, number: N, bits: int) -> N:
+    """The number, if an unsigned integer of this many bits can be it."""
+    if number is not None and not 0 <= number < 1 << bits:
+        raise UsageError(f"{name} {number}: write a number from 0 to {(1 << bits) - 1}", code="Usage")
     return number

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import threading
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
@@ -25,8 +26,8 @@ L = TypeVar("L", bound=sync.Lease)
 A = TypeVar("A")
 
 
-async def _thread(call: Callable[..., R], *arguments: Any, **options: Any) -> R:
-    """Calls on a thread of its own: the pool of asyncio is small, and the end of a loop waits for it."""
+def _thread(call: Callable[..., R], *arguments: Any, **options: Any) -> asyncio.Future[R]:
+    """Begins a call on a thread of its own: the pool of asyncio is small, and the end of a loop waits for it."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[R] = loop.create_future()
 
@@ -49,7 +50,7 @@ async def _thread(call: Callable[..., R], *arguments: Any, **options: Any) -> R:
             loop.call_soon_threadsafe(tell, result, error)
 
     threading.Thread(target=work, name="fabricbios aio", daemon=True).start()
-    return await done
+    return done
 
 
 class Lease(Generic[L]):
@@ -162,9 +163,32 @@ class GpuLease(Lease[sync.GpuLease]):
     """A GPU or part of one."""
 
 
-def _free_late(asking: asyncio.Future[L]) -> None:
-    if not asking.cancelled() and asking.exception() is None:
-        threading.Thread(target=asking.result().free, daemon=True).start()
+class _Request(Generic[L]):
+    """A request for a lease. The lease of a request that was given up is freed, on a thread: the loop may have ended."""
+
+    def __init__(self, ask: Callable[[], L]) -> None:
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._lease: L | None = None
+        self._is_given_up = False
+
+    def run(self) -> L:
+        """Waits for the lease."""
+        lease = self._ask()
+        with self._lock:
+            self._lease = lease
+            is_given_up = self._is_given_up
+        if is_given_up:
+            lease.free()
+        return lease
+
+    def give_up(self) -> None:
+        """Nobody takes the lease."""
+        with self._lock:
+            self._is_given_up = True
+            lease = self._lease
+        if lease is not None:
+            threading.Thread(target=lease.free, name="fabricbios aio", daemon=True).start()
 
 
 def _context(ask: Callable[P, L], kind: Callable[[L], A]) -> Callable[P, contextlib.AbstractAsyncContextManager[A]]:
@@ -172,12 +196,11 @@ def _context(ask: Callable[P, L], kind: Callable[[L], A]) -> Callable[P, context
 
     @contextlib.asynccontextmanager
     async def context(*arguments: P.args, **options: P.kwargs) -> AsyncIterator[A]:
-        asking = asyncio.ensure_future(_thread(ask, *arguments, **options))
+        request = _Request(functools.partial(ask, *arguments, **options))
         try:
-            lease = await asyncio.shield(asking)
-        except asyncio.CancelledError:
-            # The lease that comes anyway is nobody's.
-            asking.add_done_callback(_free_late)
+            lease = await _thread(request.run)
+        except BaseException:
+            request.give_up()
             raise
         error: BaseException | None = None
         try:
@@ -187,8 +210,7 @@ def _context(ask: Callable[P, L], kind: Callable[[L], A]) -> Callable[P, context
             raise
         finally:
             # Shielded: the lease is freed although the task is cancelled.
-            freeing = asyncio.ensure_future(_thread(lease.__exit__, type(error), error, None))
-            await asyncio.shield(freeing)
+            await asyncio.shield(_thread(lease.__exit__, type(error), error, None))
 
     context.__name__ = context.__qualname__ = ask.__name__
     context.__doc__ = ask.__doc__

@@ -1,5 +1,7 @@
 //! How the end of a lease is reported: as data, and the same in errors, health and answers.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use fabricbios_client::{EndCause, Error, Health, LeaseEnd, MemLease};
 use fabricbios_wire::{LeaseInfo, LeasePhase, LeaseStatus, Reply, Request};
 
@@ -128,4 +130,20 @@ fn a_watch_of_a_lease_in_its_grace_time_says_so() {
     let (_node, lease) = lease_of(with_grace(lease(0)), with_grace(lease(0)));
     let told = lease.end_watch().wait();
     assert_eq!(told, Error::InGrace { lease_id: LEASE });
+}
+
+#[test]
+fn a_watch_goes_on_if_the_term_is_over_here_and_not_for_the_node() {
+    let queries = AtomicUsize::new(0);
+    let node = FakeNode::start(move |request: &Request| {
+        let is_query = matches!(request, Request::LeaseQuery(_));
+        Ok(Reply::Lease(match is_query {
+            false => lease(0),
+            true if queries.fetch_add(1, Ordering::Relaxed) == 0 => lease(60_000),
+            true => ended(LeasePhase::Revoked, EndCause::Revoked),
+        }))
+    });
+    let lease = builder(&node).acquire().unwrap();
+    let told = lease.end_watch().wait();
+    assert_eq!(told.end_cause(), Some(EndCause::Revoked), "{told}");
 }
