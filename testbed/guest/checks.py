@@ -24,6 +24,12 @@ def length(full, short):
     return full if FULL else short
 
 
+def in_full_length(section):
+    """Marks a section that the short form leaves out, unless the command line names it."""
+    section.in_full_length = True
+    return section
+
+
 def skip(missing):
     """Ends the suite as not run."""
     print(f"skipped: missing {missing}", flush=True)
@@ -176,6 +182,9 @@ class Suite:
     def section(self, run, *arguments):
         """Runs a group of checks. A group that raises is a failed check; the other groups still run."""
         if self.only and run.__name__ not in self.only:
+            return
+        if getattr(run, "in_full_length", False) and not FULL and not self.only:
+            print(f"   {run.__name__}: in full length only", flush=True)
             return
         began = time.monotonic()
         try:

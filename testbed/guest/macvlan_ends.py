@@ -7,7 +7,7 @@ import subprocess
 import threading
 import time
 
-from checks import LATE_LIMIT_MS, STOPPED_LATE_MS, length, until
+from checks import LATE_LIMIT_MS, STOPPED_LATE_MS, in_full_length, length, until
 from fabric import Refused
 from frames import Flood, Listener, Sender, ends_on_time
 from macvlan import NETNS, PARENT, SOCKET, alloc, flow, hand_over, ip, is_as_before, links, namespaces, pings, state
@@ -162,6 +162,7 @@ def granted(tenant):
         return None
 
 
+@in_full_length
 def loud_neighbour(suite, node):
     """A tenant that floods the wire goes on, frame by frame, while the lease beside it is cut and cleaned."""
     alice, bob, start = node.tenant("alice"), node.tenant("bob"), state()

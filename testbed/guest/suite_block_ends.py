@@ -14,7 +14,7 @@ import nvmet_tree
 from block import ADDRESS6, MIB, TCP, TCP6, BlockNode, alloc, attached, directory_pool, leased, loop_device, nqn_of, pattern
 from block import on_time, put, ready, row_of, settled, sh, ways_to_end
 from block_refusals import refused
-from checks import Suite, length
+from checks import Suite, in_full_length, length
 from fabric import UNREACHABLE
 from nvme_host import Fio, Watch, connect, disconnect, failed, gone, options_of
 
@@ -62,6 +62,7 @@ def _one(suite, name, lease, end, is_expiry):
     refused(suite, f"{name}: the lease's own line", options_of(lease["binding"]["nvmeof"]["connect"]), nqn)
 
 
+@in_full_length
 def few_descriptors(suite, node, pools):
     """A node whose only free file descriptors are those reserved for the ends of leases grants nothing, and ends its
     granted leases as it should, one of them in use."""

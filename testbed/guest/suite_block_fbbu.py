@@ -16,7 +16,7 @@ import fbmu_frame as f
 import block_daemon
 from block import MIB, BlockNode, alloc, device_of, directory_pool, get, leased, loop_device, nqn_of, on_time, pattern, put
 from block import ready, run, sh, size_of
-from checks import Suite, length, until
+from checks import Suite, in_full_length, length, until
 from fabric import OTHER, program
 from fbbu_client import Client, part
 from fbmu_frame import Frame
@@ -212,6 +212,7 @@ def lossy_line():
         sh(f"ip link set lo mtu {mtu}")
 
 
+@in_full_length
 def loud_neighbour(suite):
     """A tenant that sends halves of blocks and never the rest: the node's memory for these is bounded, another tenant
     writes in parts meanwhile, and incomplete blocks are dropped."""

@@ -13,7 +13,7 @@ import tempfile
 import nvmet_tree
 from block import MIB, TCP, BlockNode, alloc, attached, directory_pool, get, loop_device, nqn_of, pattern, put, ready
 from block import row_of, settled, sh, size_of
-from checks import Suite
+from checks import Suite, in_full_length
 from fabric import UNREACHABLE, Refused, program
 from nvme_host import Fio, connect, disconnect, failed, gone
 from suite_block_restart import volume_of
@@ -115,6 +115,7 @@ def _bytes(lease, pool):
     return pathlib.Path(volume_of(lease, pool)).read_bytes() if os.path.isdir(pool) else get(pool, size_of(pool))
 
 
+@in_full_length
 def away(suite):
     """A pool that is missing at a start: the node starts, the other pools grant leases, and the leases of the missing
     pool wait for it."""
@@ -182,6 +183,7 @@ def replaced(suite):
             disconnect(nqn_of(lease))
 
 
+@in_full_length
 def taken(suite):
     """A node whose state is lost: its old exports are ended before its pools are leased."""
     pools = {"directory": directory_pool(64), "device": loop_device(64)}

@@ -9,7 +9,7 @@ import block_daemon
 from block import ADDRESS, ADDRESS6, RDMA, RDMA_PORT, BlockNode, alloc, attached, device_of, directory_pool, leased, loop_device, nqn_of, ready, resources
 from block import same_traces, settled, traces, ways_to_end
 from block_refusals import refused, strangers
-from checks import Suite, lab_device, length
+from checks import Suite, in_full_length, lab_device, length
 from fabric import program
 from nvme_host import CONTROLLERS, Fio, changed, connect, controllers, device, failed, gen_key, gone, options_of, text_of, verified
 from suite_block_ends import together
@@ -68,6 +68,7 @@ def ask(subsystem, port=RDMA_PORT):
     return subprocess.run(words, input=question, check=True, capture_output=True, text=True, timeout=30).stdout.strip()
 
 
+@in_full_length
 def restarts(suite, node, pools):
     """The daemon is killed under running I/O and starts again; then both keys of a device from `block attach` are
     changed."""

@@ -19,7 +19,7 @@ import time
 import nvmet_tree
 from block import MIB, BlockNode, alloc, attached, device_of, directory_pool, get, leased, loop_device, nqn_of, pattern, put
 from block import ready, resource_of, row_of, same_traces, settled, sh, size_of, traces
-from checks import LATE_LIMIT_MS, STOPPED_LATE_MS, Suite, give_back, length, until
+from checks import LATE_LIMIT_MS, STOPPED_LATE_MS, Suite, give_back, in_full_length, length, until
 from fabric import program
 from fbbu_client import Client
 from nvme_host import Fio, connect, device, disconnect, failed, gone, verified
@@ -71,6 +71,7 @@ def adopts(suite, node, pools):
             suite.equal(f"{kind}: connected again by the old line", marked[:4096], get(connect(lease), 4096, at))
 
 
+@in_full_length
 def stopped_and_kept(suite, node, pools):
     """The same with SIGTERM, if the daemon was started with on-stop = keep."""
     alice = node.tenant("alice")

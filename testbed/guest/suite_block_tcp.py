@@ -18,7 +18,7 @@ from block import MIB, TCP, TCP6, BlockNode, alloc, attached, device_of, directo
 from block import nqn_of, pattern, run
 from block import put, ready, row_of, same_traces, settled, sh, resources, size_of, traces
 from block_refusals import refused, strangers
-from checks import Suite, length, until
+from checks import Suite, in_full_length, length, until
 from fabric import NOT_FOUND, OTHER, REFUSED, Refused
 from nvme_host import CONTROLLERS, Fio, attempt, connect, controllers, disconnect, failed, gone, options_of, text_of, verified
 
@@ -211,6 +211,7 @@ def interrupted(suite, node, pools):
         suite.refused("detach once more", detach, NOT_FOUND, "NotAttached")
 
 
+@in_full_length
 def mounted(suite, node, pools):
     """A mounted device is removed in time too: its files are stored, and the log names the mount point."""
     alice, place = node.tenant("alice"), tempfile.mkdtemp(prefix="mount point ")

@@ -12,7 +12,7 @@ import subprocess
 import time
 
 from block import loop_device, run, sh
-from checks import LATE_LIMIT_MS, STOPPED_LATE_MS, Suite, length, skip, until
+from checks import LATE_LIMIT_MS, STOPPED_LATE_MS, Suite, in_full_length, length, skip, until
 from cores import BUSY, CGROUPS, FORKS, CpuNode, Trace, alloc, beside, cpus_of, enter, group_of, health, leased, members, numbers, read, ready
 from cores import used_secs
 from fabric import PORT, REFUSED, USAGE, Node, Refused, program
@@ -26,7 +26,7 @@ TERM_SECS = length(8, 5)
 TRACED_SECS = length(10, 4)
 CYCLES = int(os.environ.get("CPU_CYCLES", length(500, 15)))
 DIE_AFTER = "FABRICBIOS_DIE_AFTER"
-SOME_STEPS = length(steps.ALL, ("partition", "limit caller", "kill"))
+SOME_STEPS = length(steps.ALL, ("limit caller",))
 
 
 def inventory(suite, node):
@@ -272,6 +272,7 @@ def restarts(suite, node):
     suite.equal("after all: no control group", [], groups(node))
 
 
+@in_full_length
 def kept(suite, node):
     """SIGTERM with on-stop = keep leaves leases and their processes. The watchdog ends the leases on time, and the next
     daemon adopts them."""
@@ -300,6 +301,7 @@ def fixed(lease):
     return {name: value for name, value in cpu.items() if name != "cpus" or cpu["partition"] != "member"}
 
 
+@in_full_length
 def foreign(suite, node):
     """Foreign control groups that claim leased CPUs get none of them. In the node's own group they break the partition:
     this is reported at once, and the partition is made again as soon as they leave the group."""
@@ -442,6 +444,7 @@ def dies(suite, node):
     node.start()
 
 
+@in_full_length
 def cycles(suite, node):
     """Leases with forking processes, granted and freed again and again, leave no control group."""
     alice = node.tenant("alice")

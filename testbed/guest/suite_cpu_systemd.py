@@ -6,7 +6,7 @@ its own units ask for, and does not kill the leases' processes with the daemon's
 import pathlib
 
 from block import run, sh
-from checks import Suite, skip, until
+from checks import Suite, in_full_length, skip, until
 from cores import BUSY, CpuNode, alloc, cpus_of, enter, group_of, leased, members, numbers, read, ready
 
 UNITS = pathlib.Path("/run/systemd/system")
@@ -14,6 +14,7 @@ UNITS = pathlib.Path("/run/systemd/system")
 NEIGHBOUR = "[Unit]\nDefaultDependencies=no\n[Service]\nExecStart=/bin/sleep 1000\nAllowedCPUs=0-3\nCPUQuota=50%\nStandardOutput=null\n"
 
 
+@in_full_length
 def neighbours(suite, node):
     """Units start and stop, and systemd reloads all units and re-executes itself."""
     alice = node.tenant("alice")

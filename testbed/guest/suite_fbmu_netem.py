@@ -16,7 +16,7 @@ import time
 
 import fabric
 import fbmu_frame as f
-from checks import Suite, give_back, length, programs, skip
+from checks import Suite, give_back, in_full_length, length, programs, skip
 from fabric import Node
 from fbmu_client import Client, Place, Wire
 from fbmu_suite import lease_of
@@ -167,6 +167,7 @@ def delayed(suite, node, _folder):
     path(1500)
 
 
+@in_full_length
 def restart(suite, node, folder):
     """The daemon is killed in the middle of a transfer and starts again; the lease, its bytes and the transfer go
     on."""

@@ -15,7 +15,7 @@ import tempfile
 import time
 
 import podman
-from checks import STOPPED_LATE_MS, Suite, length, until
+from checks import STOPPED_LATE_MS, Suite, in_full_length, length, until
 from fabric import Refused, program
 from gpus import (DEVICE, NODE, PATTERN, PTX, SHARED, SOCKET, GpuNode, alloc, cleared, copied, copying, device_bytes, filled, gone,
                   gpus, kernel, leased, leases_again, program_of, ready, run_in, workers)
@@ -23,7 +23,7 @@ from limited import CHARACTER, into, limited
 from steps import Gpu as steps
 
 STRANGER = 65534
-SOME_STEPS = length(steps.ALL, ("start worker", "deny devices"))
+SOME_STEPS = length(steps.ALL, ("deny devices",))
 
 
 def scrub(suite, node):
@@ -337,6 +337,7 @@ def live(node, tenant, resource, step):
             tenant.free(lease)
 
 
+@in_full_length
 def raced(suite, node):
     """A session that is requested at the moment when its lease ends delays no cut."""
     alice = node.tenant("alice")

@@ -15,7 +15,7 @@ import tempfile
 
 import mem_peers
 from block import MIB, BlockNode, alloc, directory_pool, ready, run, sh
-from checks import Suite, give_back, lab_device, leased, length, skip, until
+from checks import Suite, give_back, in_full_length, lab_device, leased, length, skip, until
 from fabric import Node, Refused, program, resources
 from rdma_client import ENDS, Client, now_ms
 from writer import Writer
@@ -124,6 +124,7 @@ def held(thread):
     libc.ptrace(PTRACE_DETACH, thread, None, None)
 
 
+@in_full_length
 def refused(suite, device):
     """A watchdog without the right to look into the daemon kills it, and the next start reports why."""
     del device
@@ -192,6 +193,7 @@ def frozen(suite, device):
             suite.check(f"{name}: blocks can be leased again", alice.free(alloc(alice, MIB)), "granted and freed")
 
 
+@in_full_length
 def program_disk(suite, device):
     """The disk with the program does not answer, and the system reclaims the memory of the program: leases still end on
     time."""
@@ -246,6 +248,7 @@ def opened_by(pid):
     return [os.readlink(at) for at in pathlib.Path(f"/proc/{pid}/fd").iterdir()]
 
 
+@in_full_length
 def replaced(suite, device):
     """A watchdog that is stopped does not answer: another one replaces it. Until then no lease is granted over RDMA,
     and existing leases go on."""
@@ -331,11 +334,11 @@ def main():
         if run("modprobe", module).returncode:
             skip(f"kernel module {module}")
     with Suite("mem of a stopped daemon") as suite:
-        # The short form stops a daemon with leases as windows in `wedged` and `refused`.
-        for section in (*length((windows,), ()), regions, wedged, refused, frozen, program_disk, replaced):
+        for section in (windows, regions, wedged, refused, frozen, program_disk, replaced):
             suite.section(section, suite, device)
 
 
+@in_full_length
 def windows(suite, device):
     """The sections with leases as windows."""
     stopped(suite, device, "window")

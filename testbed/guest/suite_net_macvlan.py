@@ -12,7 +12,7 @@ import threading
 import time
 
 import net_rights
-from checks import Suite, length, programs, skip, until
+from checks import Suite, in_full_length, length, programs, skip, until
 from fabric import REFUSED, UNREACHABLE, Refused
 from frames import WIRE, Wire, tagged
 from macvlan import NETNS, PARENT, SOCKET, NetNode, alloc, hand_over, inside, ip, is_as_before, namespaces, pings, state
@@ -205,6 +205,7 @@ def parent_mac():
     return pathlib.Path(f"/sys/class/net/{PARENT}/address").read_text(encoding="ascii").strip()
 
 
+@in_full_length
 def cycles(suite, node):
     """Leases come and go in several ways; afterwards everything is as before."""
     alice, start, chance, held = node.tenant("alice"), state(), random.Random(7), []

@@ -13,7 +13,7 @@ import tempfile
 import net_rights
 import vf
 import vf_ends
-from checks import Suite, give_back, length, until
+from checks import Suite, give_back, in_full_length, length, until
 from fabric import REFUSED, UNREACHABLE, USAGE, Refused
 from frames import Listener, Sender, Wire, ends_on_time, tagged
 from steps import Vf as steps
@@ -285,6 +285,7 @@ def bad_cards(suite):
             suite.check(f"--sriov-pf {flag} is refused", word in str(error), word, str(error)[-400:])
 
 
+@in_full_length
 def two_cards(suite):
     """Each card is a resource of its own, with functions and a rate of its own."""
     cards = (vf.CARD, "pf1")

@@ -13,7 +13,7 @@ import time
 import podman
 import rtnl
 import vf
-from checks import FULL, LATE_LIMIT_MS, STOPPED_LATE_MS, give_back, length
+from checks import FULL, LATE_LIMIT_MS, STOPPED_LATE_MS, give_back, in_full_length, length
 from frames import Flood, Listener, ends_on_time
 from vf import MACS, TERM_SECS, alloc, flow, hand_over, namespace, net, sh
 
@@ -224,6 +224,7 @@ def hooks(suite, node, place):
     suite.equal("hook: nothing is fenced", [], node.operator.fences())
 
 
+@in_full_length
 def crowd(suite, node, place):
     """A local user with 100 threads and 10,000 open files delays no cut, even of a holder that keeps only the device
     open."""
@@ -283,6 +284,7 @@ def beside_a_search(suite, node, place):
             is_over(suite, "beside a search", node, other)
 
 
+@in_full_length
 def resets(suite, node, _place):
     """An unchecked driver is unbound within the proof. A neighbour keeps the kernel's lock of links, so unbinding
     waits; meanwhile bus mastering is switched off again whenever the tenant switches it on. In full length the same
