@@ -16,14 +16,14 @@ import fbmu_frame as f
 import block_daemon
 from block import MIB, BlockNode, alloc, device_of, directory_pool, get, leased, loop_device, nqn_of, on_time, pattern, put
 from block import ready, run, sh, size_of
-from checks import Suite, in_full_length, length, until
+from checks import Suite, in_full_length, until
 from fabric import OTHER, program
 from fbbu_client import Client, part
 from fbmu_frame import Frame
 from fbmu_suite import Strangers
 from nvme_host import Fio, Watch, connect, failed, gone
 
-TERM_SECS = length(10, 7)
+TERM_SECS = 15
 BLOCK = 4096
 COUNT = 256
 LOSS = "loss 2%"
