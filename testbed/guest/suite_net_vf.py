@@ -335,7 +335,7 @@ def main():
                 same_as(suite, section.__name__, start)
             vf_ends.build_driver(place)
             for section in (vf_ends.virtual_machines, vf_ends.container, vf_ends.closed_container, vf_ends.hooks, vf_ends.without_daemon, vf_ends.crowd,
-                            vf_ends.beside_a_search, vf_ends.resets, *length((vf_ends.loud_neighbour,), ())):
+                            vf_ends.beside_a_search, vf_ends.resets, vf_ends.loud_neighbour):
                 suite.section(section, suite, node, place)
                 same_as(suite, section.__name__, start)
             suite.section(dies, suite, node, start)

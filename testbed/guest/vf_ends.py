@@ -359,6 +359,7 @@ def without_daemon(suite, node, place):
         all_released(node)
 
 
+@in_full_length
 def loud_neighbour(suite, node, _place):
     """A tenant that floods the wire goes on, frame by frame, while the lease beside it is cut and cleaned."""
     alice, bob = node.tenant("alice"), node.tenant("bob")
