@@ -195,8 +195,9 @@ impl Callers {
         let heard = Heard::of(self, connection);
         let callers = Rc::clone(self);
         spawn_local(async move {
-            let serving = callers.serve(heard, code, caller, responder_reads, place);
-            serving.await;
+            callers
+                .serve(heard, code, caller, responder_reads, place)
+                .await;
         });
     }
 }

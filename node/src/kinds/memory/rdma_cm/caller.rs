@@ -58,8 +58,10 @@ impl Callers {
             Ok(joined) => joined,
             Err(reason) => return refuse(&heard.connection, &reason),
         };
-        // `None`: a cut has ended it already.
-        let serial = self.queue_pairs.serial(joined.qp_num, let_in.lease_id);
+        let Some(serial) = self.queue_pairs.serial(joined.qp_num, let_in.lease_id) else {
+            // A cut has ended it already.
+            return refuse(&heard.connection, REFUSED);
+        };
         if joined.mtu_bytes == caller.mtu_bytes {
             let reads = responder_reads.min(joined.responder_reads);
             self.connected(heard, place, &let_in, &joined, (reads, serial))
@@ -83,21 +85,15 @@ impl Callers {
         place: Place,
         let_in: &Let,
         joined: &Joined,
-        (reads, serial): (u8, Option<u64>),
+        (reads, serial): (u8, u64),
     ) {
         let lease_id = let_in.lease_id;
-        let accepted = serial.is_some().then(|| {
-            let connection = &heard.connection;
-            connection.accept(joined.qp_num, reads, &joined.descriptor)
-        });
-        if let Some(Err(error)) = &accepted {
+        let connection = &heard.connection;
+        let accepted = connection.accept(joined.qp_num, reads, &joined.descriptor);
+        if let Err(error) = &accepted {
             tracing::debug!(%error, %lease_id, "a caller of rdma_cm went away before it was accepted");
         }
-        if accepted.is_none() {
-            return refuse(&heard.connection, REFUSED);
-        }
-        let established =
-            accepted.is_some_and(|it| it.is_ok()) && is_established(&mut heard.stage).await;
+        let established = accepted.is_ok() && is_established(&mut heard.stage).await;
         drop(place);
         if established {
             tracing::debug!(%lease_id, qp_num = joined.qp_num, "joined through rdma_cm");
@@ -157,14 +153,9 @@ impl Callers {
     }
 
     /// Waits until the caller has gone, or its queue pair has.
-    async fn until_over(
-        &self,
-        qp_num: u32,
-        serial: Option<u64>,
-        stage: &mut watch::Receiver<Stage>,
-    ) {
+    async fn until_over(&self, qp_num: u32, serial: u64, stage: &mut watch::Receiver<Stage>) {
         let mut ended = self.ended.subscribe();
-        while serial.is_some_and(|serial| self.queue_pairs.has(qp_num, serial)) {
+        while self.queue_pairs.has(qp_num, serial) {
             tokio::select! {
                 _ = stage.wait_for(|is| *is == Stage::Over) => return,
                 _ = ended.changed() => {}
@@ -173,9 +164,9 @@ impl Callers {
     }
 
     /// Lets the node's queue pair leave, unless it has ended already.
-    async fn leave(&self, let_in: &Let, qp_num: u32, serial: Option<u64>) {
+    async fn leave(&self, let_in: &Let, qp_num: u32, serial: u64) {
         let mut pause = FIRST_PAUSE;
-        while serial.is_some_and(|serial| self.queue_pairs.has(qp_num, serial)) {
+        while self.queue_pairs.has(qp_num, serial) {
             match self.ask(let_in, PeerChange::Remove(vec![qp_num])).await {
                 Ok(_) => return,
                 Err(refusal) if is_over(&refusal) => return,
