@@ -101,13 +101,16 @@ impl LeaseTable {
             };
             self.note(note);
         }
+        // A later binding was on record before it was made, and a change of queue pairs changes no record.
+        if first {
+            self.put(id);
+        }
         self.settle(now, id);
     }
 
-    /// Writes the lease to the journal in its new state and answers the waiting requests. A request that waits for
-    /// another term goes on waiting.
+    /// Answers the waiting requests with the lease in its new state. A request that waits for another term goes on
+    /// waiting.
     pub(crate) fn settle(&mut self, now: Now, id: LeaseId) {
-        self.put(id);
         self.arm(id);
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
@@ -160,7 +163,6 @@ impl LeaseTable {
         if over {
             self.finish(now, binding_id.lease_id);
         } else {
-            self.put(binding_id.lease_id);
             self.arm(binding_id.lease_id);
         }
     }

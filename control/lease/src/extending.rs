@@ -64,6 +64,7 @@ impl LeaseTable {
             if renewal.rotates && lease.step(Event::Rebind) {
                 self.rotate_now(now, binding_id, overlap);
             } else {
+                self.put(binding_id.lease_id);
                 self.settle(now, binding_id.lease_id);
             }
         } else if lease.is_on_its_way() {

@@ -49,7 +49,6 @@ impl LeaseTable {
             let has = lease.queue_pairs;
             self.has_queue_pairs(id, has + peers.len());
         }
-        self.put(id);
         self.order(order);
         self.arm(id);
         Ok(None)

@@ -26,7 +26,8 @@ use std::{
 
 use fabricbios_lease::{Asked, BootTime, LeaseTable, Report, State, Ticket};
 use fabricbios_wire::{
-    Answer, AttachCode, Endpoint, InventoryForm, LeaseId, PeerChange, Refusal, Reply, Request, Role,
+    Answer, AttachCode, Endpoint, InventoryForm, LeaseId, PeerChange, RdmaPeer, Refusal, Reply,
+    Request, Role,
 };
 use tokio::sync::oneshot;
 
@@ -55,12 +56,16 @@ pub enum Input {
         /// The request.
         request: Request,
     },
-    /// A caller of the rdma_cm listener presents a code.
-    SpendCode {
+    /// A caller of the rdma_cm listener presents a code, to join the lease of the code.
+    Attach {
         /// The code.
         code: AttachCode,
+        /// The caller's queue pair.
+        peer: RdmaPeer,
         /// Receives the lease of the code and its tenant, or `None`.
-        reply: oneshot::Sender<Option<(LeaseId, Arc<str>)>>,
+        spent: oneshot::Sender<Option<(LeaseId, Arc<str>)>>,
+        /// Receives the answer to the LEASE_BIND by which the caller joins.
+        reply: oneshot::Sender<Answer>,
     },
     /// A report of a provider.
     Report {
@@ -321,10 +326,12 @@ impl<E: Environment> Driver<E> {
                 role,
                 request,
             } => self.on_request(requester, role, request),
-            Input::SpendCode { code, reply } => {
-                // A listener that has gone spends the code too.
-                reply.send(self.table.spend_attach_code(&code)).ok();
-            }
+            Input::Attach {
+                code,
+                peer,
+                spent,
+                reply,
+            } => self.on_attach(&code, peer, spent, reply),
             Input::Report { at, report } => self.on_report(at, report),
             Input::Durable(outcome) => {
                 self.silent_since = None;
@@ -357,6 +364,30 @@ impl<E: Environment> Driver<E> {
             _ => {}
         }
         self.table.on_report(self.environment.now(), at, report);
+    }
+
+    /// The caller joins as its tenant could, in the same turn.
+    fn on_attach(
+        &mut self,
+        code: &AttachCode,
+        peer: RdmaPeer,
+        spent: oneshot::Sender<Option<(LeaseId, Arc<str>)>>,
+        reply: oneshot::Sender<Answer>,
+    ) {
+        let of_code = self.table.spend_attach_code(code);
+        // A listener that has gone spends the code too.
+        spent.send(of_code.clone()).ok();
+        if let Some((lease_id, tenant)) = of_code {
+            let change = PeerChange::Add(vec![peer]);
+            let request = Request::LeasePeers { lease_id, change };
+            let requester = Requester {
+                tenant,
+                reached: None,
+                control: None,
+                reply,
+            };
+            self.on_request(requester, Role::Tenant, request);
+        }
     }
 
     fn on_request(&mut self, requester: Requester, role: Role, request: Request) {

@@ -65,9 +65,9 @@ impl<P: Objects> BindingCell<P> {
         self.changed.notify_all();
     }
 
-    /// Notes the deadline. Never blocks.
-    pub(crate) fn extend(&self, deadline: BootTime) {
-        self.deadline.store(deadline.0, Ordering::SeqCst);
+    /// Notes the deadline. Never blocks. Returns whether it is another one.
+    pub(crate) fn extend(&self, deadline: BootTime) -> bool {
+        self.deadline.swap(deadline.0, Ordering::SeqCst) != deadline.0
     }
 
     /// The last deadline; `None`: no path has one yet, and no client knows the lease.

@@ -142,7 +142,7 @@ impl Hardware {
         &self,
         parts: &BindingParts,
         binding_id: BindingId,
-        deadline: Option<BootTime>,
+        deadline: impl Fn() -> Option<BootTime>,
     ) {
         let Some(guard) = &self.guard else { return };
         for pair in &parts.pairs {
@@ -160,8 +160,11 @@ impl Hardware {
             };
             guard.opens(binding_id.lease_id, told);
         }
-        if let Some(deadline) = deadline {
-            guard.extend(binding_id.lease_id, deadline);
+        // The last one that the guard hears is the newest, also if the lease is extended meanwhile.
+        let mut told = None;
+        while let Some(now) = deadline().filter(|now| told != Some(*now)) {
+            guard.extend(binding_id.lease_id, now);
+            told = Some(now);
         }
     }
 

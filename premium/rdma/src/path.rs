@@ -220,8 +220,10 @@ impl DataPath for RdmaPath {
         if cell.is_closed(binding_id.generation) {
             return Err(AlreadyCut);
         }
-        cell.extend(deadline);
-        if let Some(guard) = &self.hardware.guard {
+        // The guard hears of the deadline once: here, or with the queue pairs.
+        if cell.extend(deadline)
+            && let Some(guard) = &self.hardware.guard
+        {
             guard.extend(binding_id.lease_id, deadline);
         }
         Ok(())

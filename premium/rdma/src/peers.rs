@@ -106,7 +106,7 @@ impl RdmaPath {
         hardware.connect_all(joining, binding_id, peers, give_up)?;
         let windows = hardware.new_windows(&joining.window_makers(), binding_id);
         joining.add_windows(windows.map_err(failed)?);
-        hardware.announce(joining, binding_id, cell.deadline());
+        hardware.announce(joining, binding_id, || cell.deadline());
         Ok(())
     }
 

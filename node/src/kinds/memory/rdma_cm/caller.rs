@@ -47,14 +47,15 @@ impl Callers {
         responder_reads: u8,
         mut place: Place,
     ) {
-        let let_in = match self.spend(code).await {
-            Ok(let_in) => let_in,
+        let Some(caller) = caller else {
+            return refuse(&heard.connection, "the node's kernel does not tell the queue pair");
+        };
+        let (let_in, first_answer) = match self.attach(code, &caller).await {
+            Ok(attached) => attached,
             Err(reason) => return refuse(&heard.connection, reason),
         };
-        if !place.is_of(&let_in.tenant) {
-            return refuse(&heard.connection, BUSY_AND_SPENT);
-        }
-        let (caller, joined) = match self.join(&let_in, caller).await {
+        let is_too_many = !place.is_of(&let_in.tenant);
+        let joined = match self.join(&let_in, &caller, first_answer).await {
             Ok(joined) => joined,
             Err(reason) => return refuse(&heard.connection, &reason),
         };
@@ -62,7 +63,10 @@ impl Callers {
             // A cut has ended it already.
             return refuse(&heard.connection, REFUSED);
         };
-        if joined.mtu_bytes == caller.mtu_bytes {
+        if is_too_many {
+            refuse(&heard.connection, BUSY_AND_SPENT);
+            drop((heard, place));
+        } else if joined.mtu_bytes == caller.mtu_bytes {
             let reads = responder_reads.min(joined.responder_reads);
             self.connected(heard, place, &let_in, &joined, (reads, serial))
                 .await;
@@ -103,43 +107,46 @@ impl Callers {
         goodbye(&heard.connection, &mut heard.stage).await;
     }
 
-    /// Presents a code to the driver. It is spent then, whatever happens after.
-    async fn spend(&self, code: Option<AttachCode>) -> Result<Let, &'static str> {
-        let code = code.ok_or(REFUSED)?;
-        let (reply, spent) = oneshot::channel();
+    /// Presents a code to the driver, which spends it and lets the caller join in the same turn. Returns whose lease it is,
+    /// and where the answer comes.
+    async fn attach(
+        &self,
+        code: Option<AttachCode>,
+        caller: &CmCaller,
+    ) -> Result<(Let, oneshot::Receiver<Answer>), &'static str> {
+        let (spent, is_spent) = oneshot::channel();
+        let (reply, answer) = oneshot::channel();
+        let input = Input::Attach {
+            code: code.ok_or(REFUSED)?,
+            peer: peer(caller),
+            spent,
+            reply,
+        };
         // In the queue of requests this is a tenant of its own, with a name that no tenant has.
-        let presented = self
-            .driver
-            .request(Some("".into()), Input::SpendCode { code, reply });
+        let presented = self.driver.request(Some("".into()), input);
         presented.map_err(|_no_place| BUSY)?;
         // Without an answer the node is stopping.
-        let spent = spent.await.unwrap_or(None);
-        let (lease_id, tenant) = spent.ok_or(REFUSED)?;
-        Ok(Let { lease_id, tenant })
+        let of_code = is_spent.await.unwrap_or(None);
+        let (lease_id, tenant) = of_code.ok_or(REFUSED)?;
+        Ok((Let { lease_id, tenant }, answer))
     }
 
-    /// Lets the caller's queue pair join, as its tenant could with LEASE_BIND. `Err`: the reason for the caller.
+    /// Lets the caller's queue pair join, as its tenant could with LEASE_BIND. `first_answer`: of the first try. `Err`: the
+    /// reason for the caller.
     async fn join(
         &self,
         let_in: &Let,
-        caller: Option<CmCaller>,
-    ) -> Result<(CmCaller, Joined), String> {
-        let caller = caller.ok_or("the connection manager does not tell the queue pair")?;
-        let peer = RdmaPeer {
-            qpn: caller.qp_num,
-            psn: caller.psn,
-            gid: caller.gid,
-            path_mtu: caller.mtu_bytes,
-        };
+        caller: &CmCaller,
+        first_answer: oneshot::Receiver<Answer>,
+    ) -> Result<Joined, String> {
         let until = Instant::now() + JOIN_WITHIN;
         let mut pause = FIRST_PAUSE;
+        let mut answer = answered(first_answer).await;
         loop {
-            let change = PeerChange::Add(vec![peer]);
-            match self.ask(let_in, change).await {
+            match answer {
                 Ok(Reply::Lease(info)) => {
                     let joined = Joined::last_of(&info);
-                    let joined = joined.ok_or("the node did not make a queue pair")?;
-                    return Ok((caller, joined));
+                    return joined.ok_or_else(|| "the node did not make a queue pair".into());
                 }
                 Err(refusal) if is_busy(&refusal) && Instant::now() < until => {
                     sleep(pause).await;
@@ -149,6 +156,8 @@ impl Callers {
                 Err(refusal) => return Err(refusal.message),
                 Ok(other) => return Err(format!("the node answered {other:?}")),
             }
+            let change = PeerChange::Add(vec![peer(caller)]);
+            answer = self.ask(let_in, change).await;
         }
     }
 
@@ -196,14 +205,29 @@ impl Callers {
             },
         };
         pass_on(&self.driver, Some(Arc::clone(tenant)), input);
-        answer.await.unwrap_or_else(|_stopping| {
-            Err(Refusal::new(
-                LeaseError::Unavailable,
-                RefusalClass::Transient,
-                "the node is stopping",
-            ))
-        })
+        answered(answer).await
     }
+}
+
+/// The caller's queue pair as a peer of LEASE_BIND.
+fn peer(caller: &CmCaller) -> RdmaPeer {
+    RdmaPeer {
+        qpn: caller.qp_num,
+        psn: caller.psn,
+        gid: caller.gid,
+        path_mtu: caller.mtu_bytes,
+    }
+}
+
+/// The driver's answer. The driver goes without one only when the node stops.
+async fn answered(answer: oneshot::Receiver<Answer>) -> Answer {
+    answer.await.unwrap_or_else(|_stopping| {
+        Err(Refusal::new(
+            LeaseError::Unavailable,
+            RefusalClass::Transient,
+            "the node is stopping",
+        ))
+    })
 }
 
 /// Whether the caller has heard in time that it was accepted.
