@@ -246,7 +246,8 @@ impl RdmaPath {
             .new_windows(&parts.window_makers(), binding_id);
         parts.add_windows(windows.map_err(BindError::Failed)?);
         // Announced before the older binding ends, so that the guard always knows a queue pair of the lease.
-        self.hardware.announce(parts, binding_id, || cell.deadline());
+        self.hardware
+            .announce(parts, binding_id, || cell.deadline());
         Ok(())
     }
 

@@ -67,6 +67,23 @@ fn who_joins_nobody_is_the_first() {
 }
 
 #[test]
+fn the_journal_has_nothing_to_write_for_queue_pairs() {
+    let mut world = World::new();
+    let id = joined(&mut world, 0);
+    world.journal.clear();
+    let ticket = join(&mut world, id.lease_id);
+    world.order();
+    let three = with(7, &[18, 19, 20]);
+    world.report(Report::PeersChanged(id, Ok(three)));
+    assert_eq!(pairs(world.lease(ticket)), [18, 19, 20]);
+    leave(&mut world, id.lease_id, &[20]);
+    world.order();
+    let two = with(7, &[18, 19]);
+    world.report(Report::PeersChanged(id, Ok(two)));
+    assert_eq!(world.journal, []);
+}
+
+#[test]
 fn only_queue_pairs_of_the_lease_leave_and_its_holder_alone_sends_them_away() {
     let mut world = World::new();
     let id = joined(&mut world, 0).lease_id;

@@ -48,7 +48,10 @@ impl Callers {
         mut place: Place,
     ) {
         let Some(caller) = caller else {
-            return refuse(&heard.connection, "the node's kernel does not tell the queue pair");
+            return refuse(
+                &heard.connection,
+                "the node's kernel does not tell the queue pair",
+            );
         };
         let (let_in, first_answer) = match self.attach(code, &caller).await {
             Ok(attached) => attached,
