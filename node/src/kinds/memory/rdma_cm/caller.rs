@@ -57,7 +57,11 @@ impl Callers {
             Ok(attached) => attached,
             Err(reason) => return refuse(&heard.connection, reason),
         };
-        let is_too_many = !place.is_of(&let_in.tenant);
+        if !place.is_of(&let_in.tenant) {
+            refuse(&heard.connection, BUSY_AND_SPENT);
+            drop((heard, place));
+            return self.leave_again(&let_in, first_answer).await;
+        }
         let joined = match self.join(&let_in, &caller, first_answer).await {
             Ok(joined) => joined,
             Err(reason) => return refuse(&heard.connection, &reason),
@@ -66,10 +70,7 @@ impl Callers {
             // A cut has ended it already.
             return refuse(&heard.connection, REFUSED);
         };
-        if is_too_many {
-            refuse(&heard.connection, BUSY_AND_SPENT);
-            drop((heard, place));
-        } else if joined.mtu_bytes == caller.mtu_bytes {
+        if joined.mtu_bytes == caller.mtu_bytes {
             let reads = responder_reads.min(joined.responder_reads);
             self.connected(heard, place, &let_in, &joined, (reads, serial))
                 .await;
@@ -172,6 +173,18 @@ impl Callers {
                 _ = stage.wait_for(|is| *is == Stage::Over) => return,
                 _ = ended.changed() => {}
             }
+        }
+    }
+
+    /// Lets the queue pair of a refused caller leave, if it joins.
+    async fn leave_again(&self, let_in: &Let, answer: oneshot::Receiver<Answer>) {
+        let Ok(Reply::Lease(info)) = answered(answer).await else {
+            return;
+        };
+        if let Some(joined) = Joined::last_of(&info)
+            && let Some(serial) = self.queue_pairs.serial(joined.qp_num, let_in.lease_id)
+        {
+            self.leave(let_in, joined.qp_num, serial).await;
         }
     }
 
