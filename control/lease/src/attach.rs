@@ -36,14 +36,17 @@ impl LeaseTable {
         // As random as the id of a lease, and not used as one.
         let code = AttachCode(asked.fresh_id.0.to_be_bytes());
         let lease = self.live_mut(id)?;
-        lease.attach_codes.push(code.clone());
         let mut told = lease.info(now, true);
-        if let Some(rdma) = told.binding.rdma_mut() {
-            rdma.attach = Some(RdmaAttach {
-                code: code.clone(),
-                endpoint: endpoint.into(),
-            });
-        }
+        let Some(rdma) = told.binding.rdma_mut() else {
+            return Err(busy(format!(
+                "lease {id} is not reached over RDMA now; bind it to a queue pair (--rdma-peer) and ask again"
+            )));
+        };
+        rdma.attach = Some(RdmaAttach {
+            code: code.clone(),
+            endpoint: endpoint.into(),
+        });
+        lease.attach_codes.push(code.clone());
         self.attach_codes.insert(code, id);
         Ok(Some(Reply::Lease(told)))
     }
