@@ -11,7 +11,7 @@ use crate::{
     Asked, LeaseTable, Now, State,
     lease::Lease,
     requests::Decision,
-    standing::{busy, not_allowed},
+    standing::{busy, not_allowed, unavailable},
 };
 
 /// Maximum of unspent codes of one lease.
@@ -25,6 +25,11 @@ impl LeaseTable {
                 "this node has no rdma_cm listener: its operator sets one with --rdma-cm-listen",
             )
         })?;
+        if self.attach_lost {
+            return Err(unavailable(
+                "the node's rdma_cm listener has ended with its RDMA device; its operator opens it again with a restart of the daemon",
+            ));
+        }
         if !lease.may_be_joined() || lease.binding().is_none() {
             return Err(lease.busy());
         }
@@ -49,6 +54,11 @@ impl LeaseTable {
         lease.attach_codes.push(code.clone());
         self.attach_codes.insert(code, id);
         Ok(Some(Reply::Lease(told)))
+    }
+
+    /// The node's rdma_cm listener has ended: no more codes are told.
+    pub fn on_attach_lost(&mut self) {
+        self.attach_lost = true;
     }
 
     /// Takes a code that a caller presents: it works once. Returns the lease that the caller may join, and its tenant;

@@ -62,6 +62,8 @@ pub enum Input {
         /// Receives the lease of the code and its tenant, or `None`.
         reply: oneshot::Sender<Option<(LeaseId, Arc<str>)>>,
     },
+    /// The rdma_cm listener has ended.
+    ListenerLost,
     /// A report of a provider.
     Report {
         /// When the provider finished the step; the driver may read the report later.
@@ -325,6 +327,7 @@ impl<E: Environment> Driver<E> {
                 // A listener that has gone spends the code too.
                 reply.send(self.table.spend_attach_code(&code)).ok();
             }
+            Input::ListenerLost => self.table.on_attach_lost(),
             Input::Report { at, report } => self.on_report(at, report),
             Input::Durable(outcome) => {
                 self.silent_since = None;

@@ -105,6 +105,21 @@ fn a_lease_that_is_not_reached_over_rdma_keeps_no_code() {
 }
 
 #[test]
+fn no_code_is_told_when_the_listener_has_ended() {
+    let mut world = world();
+    let id = world.granted(1, 10, 0).lease_id;
+    code(&mut world, id);
+    world.table.on_attach_lost();
+    let ticket = asked(&mut world, id);
+    let refusal = world.refusal(ticket);
+    assert_eq!(refusal.error, LeaseError::Unavailable);
+    assert!(
+        refusal.message.contains("rdma_cm listener has ended"),
+        "{refusal:?}"
+    );
+}
+
+#[test]
 fn codes_are_gone_as_soon_as_the_lease_ends() {
     for ends in [
         (|world, id| {
