@@ -10,7 +10,7 @@ import subprocess
 
 from checks import STOPPED_LATE_MS, in_full_length, leased, length, until, when_clean
 from cm_clients import ACCEPTED, ENDS, LEASE_BYTES, NEXT, REASON, TEXT, attached, code_of, pairs
-from fabric import REFUSED, Node, ensure_soft_roce, resources
+from fabric import REFUSED, Node, Refused, ensure_soft_roce, resources
 from faults import filled, held, small_disk, thread_of
 
 BUSY = "the node is too busy"
@@ -151,8 +151,11 @@ def stopped(suite, node, clients, device):
         lease = when_clean(lambda: alice.alloc(LEASE_BYTES, 25))
         writer = attached(stack, clients, alice, lease, suite, "stopped")
         writer.say(f"writes {TEXT}")
+        number = alice.query(lease)["binding"]["rdma"]["qp_num"]
+        connected = state_of(number)
         node.process.send_signal(signal.SIGSTOP)
-        until(lambda: "ERR" in states_of_queue_pairs(node.process.pid), what="the cut by the watchdog")
+        stack.callback(node.process.send_signal, signal.SIGCONT)
+        until(lambda: state_of(number) != connected, what="the cut by the watchdog")
         node.process.send_signal(signal.SIGCONT)
         count, last_ms, status = writer.hear().split(" ", 2)
         late_ms = int(last_ms) - lease["expires_at_unix_ms"]
@@ -170,10 +173,10 @@ def stopped(suite, node, clients, device):
         suite.equal("stopped: nothing is fenced", [], node.operator.fences())
 
 
-def states_of_queue_pairs(pid):
-    """The states of the queue pairs of a process, as the kernel tells them."""
+def state_of(number):
+    """The state of the queue pair with that number, as the kernel tells it."""
     shown = subprocess.run(["rdma", "-j", "resource", "show", "qp"], capture_output=True, text=True, check=True)
-    return [row["state"] for row in json.loads(shown.stdout) if row.get("pid") == pid]
+    return next(row["state"] for row in json.loads(shown.stdout) if row["lqpn"] == number and row["ifname"] == "rxe0")
 
 
 @in_full_length
@@ -185,14 +188,24 @@ def full_disk(suite, clients, listen):
         client = attached(stack, clients, alice, lease, suite, "full disk")
         queue_pairs = resources()["qp"]
         with filled(place):
-            # The journal may have space for some more changes.
-            told = until(lambda: (answer := clients.cm("code", code_of(alice, lease))) != ACCEPTED and answer, 120, "a refusal")
+            # The journal has space for some more leases.
+            until(lambda: refused(alice), 120, "a journal that cannot be written")
+            told = clients.cm("code", code_of(alice, lease))
             suite.check("full disk: a caller is refused, and why", "journal" in told, "the journal", told)
             until(lambda: resources()["qp"] == queue_pairs and pairs(alice, lease) == 1, 120, "no queue pair of the caller")
             suite.equal("full disk: who has joined writes on", "success", client.ask(f"write {TEXT}"))
         until(lambda: clients.cm("code", code_of(alice, lease)) == ACCEPTED, 120, "a caller that gets in")
         suite.equal("full disk: with space again, who has joined writes on", "success", client.ask(f"write {TEXT}"))
         alice.free(lease)
+
+
+def refused(tenant):
+    """Leases memory and gives it back; whether that is refused."""
+    try:
+        tenant.free(tenant.alloc(4096, 60))
+    except Refused:
+        return True
+    return False
 
 
 @in_full_length
