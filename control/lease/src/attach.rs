@@ -11,7 +11,7 @@ use crate::{
     Asked, LeaseTable, Now, State,
     lease::Lease,
     requests::Decision,
-    standing::{busy, not_allowed, unavailable},
+    standing::{busy, not_allowed},
 };
 
 /// Maximum of unspent codes of one lease.
@@ -26,7 +26,7 @@ impl LeaseTable {
             )
         })?;
         if self.attach_lost {
-            return Err(unavailable(
+            return Err(not_allowed(
                 "the node's rdma_cm listener has ended with its RDMA device; its operator opens it again with a restart of the daemon",
             ));
         }

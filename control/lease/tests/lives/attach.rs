@@ -112,7 +112,7 @@ fn no_code_is_told_when_the_listener_has_ended() {
     world.table.on_attach_lost();
     let ticket = asked(&mut world, id);
     let refusal = world.refusal(ticket);
-    assert_eq!(refusal.error, LeaseError::Unavailable);
+    assert_eq!(refusal.class, RefusalClass::Policy);
     assert!(
         refusal.message.contains("rdma_cm listener has ended"),
         "{refusal:?}"
