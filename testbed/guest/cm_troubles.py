@@ -219,7 +219,7 @@ def device_gone(suite, clients, listen, device):
         with subprocess.Popen(["rdma", "link", "delete", "rxe0"]) as deletes:
             suite.check("device gone: the log says it", node.wait_for_line("nobody can join a lease through rdma_cm any more"), "a line")
             words = ("lease", "bind", lease["lease_id"], "--attach-code")
-            suite.refused("device gone: no codes are told", lambda: alice.ask(*words), REFUSED, "Unavailable", "rdma_cm listener")
+            suite.refused("device gone: no codes are told", lambda: alice.ask(*words), REFUSED, "InvalidArgs", "rdma_cm listener has ended")
             node.kill()
             suite.equal("device gone: the device goes when the daemon is killed", 0, deletes.wait(60))
-    ensure_soft_roce()
+    ensure_soft_roce(interface="d0")
