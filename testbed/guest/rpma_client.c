@@ -9,6 +9,8 @@
 //   read BYTES    read the start of the region: the status, and the bytes as text
 //   loop TEXT     read 4096 bytes until that fails: "READS STATUS untouched|touched FOREIGN", where FOREIGN counts the
 //                 reads that did not begin with TEXT
+//   writes TEXT   write TEXT at the start of the region until that fails: "WRITES LAST STATUS", where LAST is the time of the
+//                 last success, in milliseconds since 1970
 //   event         wait for an event of the connection
 //   end           disconnect, and end
 #include <librpma.h>
@@ -17,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { BUFFER = 65536, ONE_READ = 4096, UNTOUCHED = 0xee, QUIET_MS = 1000, DESCRIPTOR = 21 };
 
@@ -120,6 +123,21 @@ static void loop(const char *text) {
     printf("%ld %ld %s %s\n", reads, foreign, touched ? "touched" : "untouched", ended);
 }
 
+static long long now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
+}
+
+static void writes(const char *text) {
+    long count = 0;
+    long long last = 0;
+    const char *ended;
+    for (; !strcmp(ended = write_text(text), "success"); count++)
+        last = now_ms();
+    printf("%ld %lld %s\n", count, last, ended);
+}
+
 int main(int argc, char **argv) {
     struct ibv_context *context;
     struct rpma_peer *peer;
@@ -139,6 +157,8 @@ int main(int argc, char **argv) {
         argument = argument ? argument + 1 : line + strlen(line);
         if (!strncmp(line, "code", 4))
             start(peer, argv[1], argv[2], argument);
+        else if (!strncmp(line, "writes", 6))
+            writes(argument);
         else if (!strncmp(line, "write", 5))
             puts(write_text(argument));
         else if (!strncmp(line, "read", 4)) {

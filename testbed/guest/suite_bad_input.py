@@ -3,7 +3,6 @@
 # covers: rdma verbs arena fallback-udp pool nvmet node/src/kinds/memory node/src/kinds/block
 """Wrong arguments, impossible requests, strangers and noise: each gets a clear refusal with its exit status, and
 afterwards the node has the same resources as before."""
-import contextlib
 import os
 import pathlib
 import secrets
@@ -16,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import identities
 from checks import Suite, lab_device, leased, until
 from fabric import ADDRESS, NOT_FOUND, PORT, REFUSED, UNREACHABLE, USAGE, Fabric, Node, Refused, resources
+from faults import filled, small_disk
 from rdma_client import Client, now_ms
 from writer import Writer
 
@@ -219,28 +219,20 @@ def without_device(suite, _node, _device):
 
 def full_state_disk(suite, _node, _device):
     """A state directory without space is reported before a grant fails, and after."""
-    with tempfile.TemporaryDirectory() as place:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=700,size=16M", "tmpfs", place], check=True)
-        try:
-            with Node(device="none", address="127.0.0.1", state_dir=pathlib.Path(place) / "state") as node:
-                alice, filler = node.tenant("alice"), pathlib.Path(place) / "filler"
-                suite.equal("room on the state disk: the node is well", "ok", node.operator.ask("ping")["health"])
-                with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
-                    while file.write(bytes(4096)):
-                        pass
-                ill = until(lambda: _unless_ok(node.operator), 60, "the node's health")
-                suite.equal("none: degraded", "degraded", ill["health"])
-                suite.check("and it says why", "--state-dir" in ill["health_reason"], "the setting", ill)
-                # The journal may have space for some more grants.
-                refused = until(lambda: _refused(alice), 60, "a refusal")
-                suite.check("a grant is refused, and why", "journal" in refused.message, "the journal", refused)
-                ill = node.operator.ask("inventory")
-                suite.check("and the inventory says it", "journal" in ill["health_reason"], "the journal", ill["health_reason"])
-                filler.unlink()
-                suite.check("room again: well", until(lambda: not _unless_ok(node.operator), 60, "the node's health"), "ok")
-                alice.free(until(lambda: not _refused(alice) and alice.alloc(4096, 60), 60, "a grant"))
-        finally:
-            subprocess.run(["umount", "-l", place], check=True)
+    with small_disk() as place, Node(device="none", address="127.0.0.1", state_dir=place / "state") as node:
+        alice = node.tenant("alice")
+        suite.equal("room on the state disk: the node is well", "ok", node.operator.ask("ping")["health"])
+        with filled(place):
+            ill = until(lambda: _unless_ok(node.operator), 60, "the node's health")
+            suite.equal("none: degraded", "degraded", ill["health"])
+            suite.check("and it says why", "--state-dir" in ill["health_reason"], "the setting", ill)
+            # The journal may have space for some more grants.
+            refused = until(lambda: _refused(alice), 60, "a refusal")
+            suite.check("a grant is refused, and why", "journal" in refused.message, "the journal", refused)
+            ill = node.operator.ask("inventory")
+            suite.check("and the inventory says it", "journal" in ill["health_reason"], "the journal", ill["health_reason"])
+        suite.check("room again: well", until(lambda: not _unless_ok(node.operator), 60, "the node's health"), "ok")
+        alice.free(until(lambda: not _refused(alice) and alice.alloc(4096, 60), 60, "a grant"))
 
 
 def _unless_ok(operator):

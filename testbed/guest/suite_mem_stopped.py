@@ -17,6 +17,7 @@ import mem_peers
 from block import MIB, BlockNode, alloc, directory_pool, ready, run, sh
 from checks import Suite, give_back, in_full_length, lab_device, leased, length, skip, until
 from fabric import Node, Refused, program, resources
+from faults import held, thread_of
 from rdma_client import ENDS, Client, now_ms
 from writer import Writer
 
@@ -26,8 +27,6 @@ TERM_SECS = length(12, 12)
 # The daemon has the first two seconds after a deadline, the watchdog the next two on an emulated processor.
 WATCHDOG_MS, LATE_MS = 2000, 5000
 DISK = "fabricbios-disk"
-# include/uapi/linux/ptrace.h, and __WALL of include/uapi/linux/wait.h.
-PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
 # process_madvise(2), and include/uapi/asm-generic/mman-common.h.
 PROCESS_MADVISE, MADV_PAGEOUT = 440, 21
 # After this many watchdogs that ended soon after their start, the next one is started 8 s later.
@@ -104,24 +103,6 @@ def wedged(suite, device):
         alice.free(other)
         suite.check("wedged: its neighbour wrote on", neighbour.report()["failed_at_ms"] >= before_ms, before_ms)
         suite.equal("wedged: nothing is fenced", [], node.operator.fences())
-
-
-def thread_of(pid, name):
-    """The id of the thread with that name."""
-    tasks = pathlib.Path(f"/proc/{pid}/task").iterdir()
-    return next(int(task.name) for task in tasks if (task / "comm").read_text(encoding="utf-8").strip() == name)
-
-
-@contextlib.contextmanager
-def held(thread):
-    """Stops the thread with ptrace(2), as a debugger does."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    for request in (PTRACE_SEIZE, PTRACE_INTERRUPT):
-        if libc.ptrace(request, thread, None, None):
-            raise OSError(ctypes.get_errno(), "ptrace")
-    os.waitpid(thread, WALL)
-    yield
-    libc.ptrace(PTRACE_DETACH, thread, None, None)
 
 
 @in_full_length

@@ -4,96 +4,15 @@
 """Programs that connect with rdma_cm, on leased memory: an unmodified librpma with an attach code, and callers that have
 none. The clients are `rpma_client.c` and `cm_client.c`."""
 import contextlib
-import pathlib
-import subprocess
 import sys
 import tempfile
 
-from checks import Suite, lab_device, leased, length, skip, until, when_clean
+from checks import Suite, lab_device, leased, length, until, when_clean
+from cm_clients import ACCEPTED, CM_PORT, ENDS, LEASE_BYTES, NEXT, REASON, TEXT, Clients, attached, code_of, compiled, pairs
+from cm_troubles import crowd, device_gone, full_disk, held_listener, other_mtu, places, stopped
 from fabric import ADDRESS, REFUSED, Node, resources
 
-CM_PORT = 7471
-LEASE_BYTES = 65536
-TEXT = "WRITTEN-BY-LIBRPMA"
-NEXT = b"of the next tenant"
 CODES_MAX = 8
-REASON = "attach code refused"
-# A reader whose queue pair is gone before its request gets no answer; the connection's end flushes the request.
-ENDS = ("remote access error", "Work Request Flushed Error")
-
-
-def compiled(place):
-    """The two clients, built."""
-    here = pathlib.Path(__file__).parent
-    for name, libraries in (("rpma_client", ("-lrpma", "-libverbs")), ("cm_client", ("-lrdmacm", "-libverbs"))):
-        made = subprocess.run(["gcc", "-O1", "-o", f"{place}/{name}", str(here / f"{name}.c"), *libraries],
-                              capture_output=True, text=True, check=False)
-        if made.returncode:
-            if "librpma.h" in made.stderr or "rdma_cma.h" in made.stderr:
-                skip("librpma.h and rdma/rdma_cma.h (Debian packages librpma-dev and librdmacm-dev)")
-            raise RuntimeError(made.stderr)
-
-
-class Clients:
-    """Starts the clients."""
-
-    def __init__(self, place):
-        self.place = place
-
-    def cm(self, *words):
-        """What `cm_client` prints."""
-        return subprocess.run([f"{self.place}/cm_client", ADDRESS, str(CM_PORT), *map(str, words)], capture_output=True,
-                              text=True, check=True, timeout=120).stdout.strip()
-
-    @contextlib.contextmanager
-    def rpma(self):
-        """A client on librpma that waits for its first line."""
-        with subprocess.Popen([f"{self.place}/rpma_client", ADDRESS, str(CM_PORT)], stdin=subprocess.PIPE,
-                              stdout=subprocess.PIPE, text=True) as process:
-            try:
-                yield Rpma(process)
-            finally:
-                process.kill()
-
-
-class Rpma:
-    """A running client on librpma."""
-
-    def __init__(self, process):
-        self.process = process
-
-    def say(self, line):
-        """Gives it a line, without waiting."""
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-
-    def hear(self):
-        """Its next line."""
-        return self.process.stdout.readline().rstrip("\n")
-
-    def ask(self, line):
-        """Gives it a line and returns its answer."""
-        self.say(line)
-        return self.hear()
-
-
-def code_of(tenant, lease):
-    """A new attach code of the lease."""
-    return tenant.ask("lease", "bind", lease["lease_id"], "--attach-code")["binding"]["rdma"]["attach"]["code"]
-
-
-def pairs(tenant, lease):
-    """How many connected queue pairs the lease has."""
-    rdma = tenant.query(lease)["binding"]["rdma"]
-    return len(rdma.get("qps", [rdma])) if "rkey" in rdma else 0
-
-
-def attached(stack, clients, tenant, lease, suite, name):
-    """A librpma client that has joined the lease."""
-    client = stack.enter_context(clients.rpma())
-    suite.equal(f"{name}: it is let in, and told the length", f"established {LEASE_BYTES}",
-                client.ask(f"code {code_of(tenant, lease)}"))
-    return client
 
 
 def use(suite, node, clients, _):
@@ -181,15 +100,13 @@ def silent_caller(suite, clients, alice, lease, queue_pairs):
     one other; `queue_pairs`: how many the device has."""
     for is_killed in (False, True):
         what = "a caller that never finishes and is killed" if is_killed else "a caller that never finishes"
-        words = [f"{clients.place}/cm_client", ADDRESS, str(CM_PORT), "silent", code_of(alice, lease)]
-        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as silent:
+        with clients.silent([code_of(alice, lease)]) as silent:
             # The node has made its queue pair: the acceptance names it.
-            suite.equal(f"{what}: it hears that it is accepted", "RDMA_CM_EVENT_CONNECT_RESPONSE", silent.stdout.readline().strip())
+            suite.equal(f"{what}: it hears that it is accepted", [ACCEPTED], silent.hear())
             if is_killed:
-                silent.kill()
+                silent.process.kill()
             left = until(lambda: pairs(alice, lease) == 1 and resources()["qp"] == queue_pairs, secs=120, what=f"the end of the queue pair of {what}")
             suite.check(f"{what}: its queue pair is taken away", left, "one queue pair", pairs(alice, lease))
-            silent.kill()
 
 
 def the_asker(suite, node, alice, lease):
@@ -249,8 +166,14 @@ def main():
                     suite.section(section, suite, node, clients, device)
         # The next tenant gets the same bytes: there are no others.
         with Node(*listen, mem_bytes=LEASE_BYTES) as node:
-            suite.section(ends, suite, node, clients, device)
+            for section in (ends, held_listener, stopped, other_mtu):
+                suite.section(section, suite, node, clients, device)
+        with Node(*listen) as node:
+            for section in (places, crowd):
+                suite.section(section, suite, node, clients)
+        suite.section(full_disk, suite, clients, listen)
         suite.section(no_listener, suite)
+        suite.section(device_gone, suite, clients, listen, device)
     return 0
 
 

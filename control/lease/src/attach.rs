@@ -25,6 +25,11 @@ impl LeaseTable {
                 "this node has no rdma_cm listener: its operator sets one with --rdma-cm-listen",
             )
         })?;
+        if self.attach_lost {
+            return Err(not_allowed(
+                "the node's rdma_cm listener has ended with its RDMA device; its operator opens it again with a restart of the daemon",
+            ));
+        }
         if !lease.may_be_joined() || lease.binding().is_none() {
             return Err(lease.busy());
         }
@@ -36,16 +41,24 @@ impl LeaseTable {
         // As random as the id of a lease, and not used as one.
         let code = AttachCode(asked.fresh_id.0.to_be_bytes());
         let lease = self.live_mut(id)?;
-        lease.attach_codes.push(code.clone());
         let mut told = lease.info(now, true);
-        if let Some(rdma) = told.binding.rdma_mut() {
-            rdma.attach = Some(RdmaAttach {
-                code: code.clone(),
-                endpoint: endpoint.into(),
-            });
-        }
+        let Some(rdma) = told.binding.rdma_mut() else {
+            return Err(busy(format!(
+                "lease {id} is not reached over RDMA now; bind it to a queue pair (--rdma-peer) and ask again"
+            )));
+        };
+        rdma.attach = Some(RdmaAttach {
+            code: code.clone(),
+            endpoint: endpoint.into(),
+        });
+        lease.attach_codes.push(code.clone());
         self.attach_codes.insert(code, id);
         Ok(Some(Reply::Lease(told)))
+    }
+
+    /// The node's rdma_cm listener has ended: no more codes are told.
+    pub fn on_attach_lost(&mut self) {
+        self.attach_lost = true;
     }
 
     /// Takes a code that a caller presents: it works once. Returns the lease that the caller may join, and its tenant;

@@ -55,6 +55,8 @@ pub struct LeaseTable {
     pub(crate) rates: Rates,
     /// The leases of the attach codes that nobody has presented yet.
     pub(crate) attach_codes: BTreeMap<AttachCode, LeaseId>,
+    /// Nobody takes attach codes any more.
+    pub(crate) attach_lost: bool,
     /// Leases of an earlier run whose cut is not ordered yet; leases that a client may still reach come first.
     pub(crate) cut_later: VecDeque<LeaseId>,
     /// Leases of an earlier run whose cut is ordered and has no result yet.
@@ -92,6 +94,7 @@ impl LeaseTable {
             histories: BTreeSet::new(),
             rates: Rates::default(),
             attach_codes: BTreeMap::new(),
+            attach_lost: false,
             cut_later: VecDeque::new(),
             cut_now: BTreeSet::new(),
             cut_moved: BTreeMap::new(),

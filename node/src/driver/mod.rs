@@ -67,6 +67,8 @@ pub enum Input {
         /// Receives the answer to the LEASE_BIND by which the caller joins.
         reply: oneshot::Sender<Answer>,
     },
+    /// The rdma_cm listener has ended.
+    ListenerLost,
     /// A report of a provider.
     Report {
         /// When the provider finished the step; the driver may read the report later.
@@ -332,6 +334,7 @@ impl<E: Environment> Driver<E> {
                 spent,
                 reply,
             } => self.on_attach(&code, peer, spent, reply),
+            Input::ListenerLost => self.table.on_attach_lost(),
             Input::Report { at, report } => self.on_report(at, report),
             Input::Durable(outcome) => {
                 self.silent_since = None;

@@ -6,6 +6,8 @@ use fabricbios_wire::*;
 use crate::support::*;
 
 const LISTENER: &str = "192.0.2.10:7471";
+/// See control/lease/src/attach.rs.
+const CODES_MAX: usize = 8;
 
 fn world() -> World {
     World::with_policy(Policy {
@@ -70,11 +72,51 @@ fn only_the_holder_is_told_a_code_of_a_lease_over_rdma_on_a_node_with_a_listener
 fn a_lease_has_8_codes_that_nobody_has_used_at_most() {
     let mut world = world();
     let id = world.granted(1, 10, 0).lease_id;
-    let codes: Vec<AttachCode> = (0..8).map(|_| code(&mut world, id)).collect();
+    let codes: Vec<AttachCode> = (0..CODES_MAX).map(|_| code(&mut world, id)).collect();
     let ninth = asked(&mut world, id);
     assert_eq!(world.refusal(ninth).error, LeaseError::ResourceBusy);
     assert_eq!(spend(&mut world, &codes[3]), Some(id));
     code(&mut world, id);
+}
+
+#[test]
+fn a_lease_that_is_not_reached_over_rdma_keeps_no_code() {
+    let mut world = world();
+    let granted = world.ask(alloc(PAGE, 10, 0));
+    let order = world.bind_order();
+    let over_udp_alone = binding_over(Transport::Udp, 7);
+    world.report(Report::Bind(order.binding_id, Ok(over_udp_alone)));
+    let id = world.lease(granted).lease_id;
+    for _ in 0..CODES_MAX {
+        let ticket = asked(&mut world, id);
+        let refusal = world.refusal(ticket);
+        assert!(
+            refusal.message.contains("not reached over RDMA"),
+            "{refusal:?}"
+        );
+    }
+    // None of them counts once the lease is bound over RDMA.
+    world.rebind(id);
+    let order = world.bind_order();
+    world.report(Report::Bind(order.binding_id, Ok(binding(8))));
+    for _ in 0..CODES_MAX {
+        code(&mut world, id);
+    }
+}
+
+#[test]
+fn no_code_is_told_when_the_listener_has_ended() {
+    let mut world = world();
+    let id = world.granted(1, 10, 0).lease_id;
+    code(&mut world, id);
+    world.table.on_attach_lost();
+    let ticket = asked(&mut world, id);
+    let refusal = world.refusal(ticket);
+    assert_eq!(refusal.class, RefusalClass::Policy);
+    assert!(
+        refusal.message.contains("rdma_cm listener has ended"),
+        "{refusal:?}"
+    );
 }
 
 #[test]

@@ -123,6 +123,7 @@ fn run(
         }
     };
     let Err(error) = LocalSet::new().block_on(runtime, both);
+    callers.driver.notify(Input::ListenerLost);
     tracing::error!(%error, "nobody can join a lease through rdma_cm any more; a restart of the daemon opens the listener again");
 }
 

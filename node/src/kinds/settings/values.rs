@@ -89,9 +89,15 @@ pub(crate) fn listen(text: &str) -> Result<SocketAddr, BadValue> {
 pub(crate) fn listen_at(text: &str) -> Result<SocketAddr, BadValue> {
     let read: Option<SocketAddr> = text.parse().ok();
     let is_one = |it: &SocketAddr| !it.ip().is_unspecified() && it.port() != 0;
-    read.filter(is_one).ok_or(BadValue::Form(
-        "an address of this machine and a port are expected",
-        "192.0.2.10:7471",
+    // The kernel takes no link-local address without its interface.
+    let has_interface = |it: &SocketAddr| match it {
+        SocketAddr::V6(it) => !it.ip().is_unicast_link_local() || it.scope_id() != 0,
+        SocketAddr::V4(_) => true,
+    };
+    let read = read.filter(|it| is_one(it) && has_interface(it));
+    read.ok_or(BadValue::Form(
+        "an address of this machine and a port are expected; a link-local address has the number of its interface (see `ip link`)",
+        "192.0.2.10:7471 or [fe80::1%2]:7471",
     ))
 }
 
