@@ -33,11 +33,24 @@ def fresh(test, what):
     os._exit(upstream.FRESH)
 
 
+# With udev /dev/mapper/NAME is a link to the kernel's /dev/dm-N, by whose name xfstests finds the device in sysfs.
+DMSETUP = """#!/bin/sh
+/usr/sbin/dmsetup "$@"
+status=$?
+for node in /dev/mapper/*; do
+    if [ -L "$node" ] && [ ! -e "$node" ]; then rm "$node"; fi
+    if [ -b "$node" ] && [ ! -L "$node" ]; then ln -sf "../dm-$((0x$(stat -c %T "$node")))" "$node"; fi
+done
+exit $status
+"""
+
+
 def without_udev():
     """The environment of a guest without udev: xfstests would wait for it for ever, and dmsetup leave device nodes to it."""
     PROGRAMS.mkdir(exist_ok=True)
-    (PROGRAMS / "udevadm").write_text("#!/bin/sh\n", encoding="ascii")
-    (PROGRAMS / "udevadm").chmod(0o755)
+    for name, text in {"udevadm": "#!/bin/sh\n", "dmsetup": DMSETUP}.items():
+        (PROGRAMS / name).write_text(text, encoding="ascii")
+        (PROGRAMS / name).chmod(0o755)
     return {"PATH": f"{PROGRAMS}:{os.environ['PATH']}", "DM_DISABLE_UDEV": "1"}
 
 

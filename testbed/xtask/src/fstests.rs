@@ -80,7 +80,7 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
         .prepare(layout, &[Need::Guest, Need::Build, Need::Fstests], &say)?;
     cargo::run(cargo::build_programs(layout, Profile::Debug)?)?;
     let copy = upstream::copy(layout, &arguments.checkout, "xfstests", "tests/generic")?;
-    let tests = tests(Path::new(&copy), &arguments.tests)?;
+    let tests = tests(Path::new(&copy), arguments)?;
     say("building xfstests");
     cargo::run(program(layout, "make", &["-j2", "-C", &copy]))?;
     let mut columns = Vec::new();
@@ -221,12 +221,12 @@ fn worse<'a>(tests: &'a [String], columns: &'a [Column]) -> Vec<(&'a str, &'a st
         .collect()
 }
 
-/// The chosen tests, or those of the list, in the order in which `check` runs them.
-fn tests(checkout: &Path, asked: &[String]) -> Result<Vec<String>> {
-    let mut tests = if asked.is_empty() {
-        listed()
+/// The chosen tests, or those of the list that are for this file system, in the order in which `check` runs them.
+fn tests(checkout: &Path, arguments: &Arguments) -> Result<Vec<String>> {
+    let mut tests = if arguments.tests.is_empty() {
+        listed(arguments.fs)
     } else {
-        asked.to_vec()
+        arguments.tests.clone()
     };
     tests.sort();
     tests.dedup();
@@ -240,10 +240,18 @@ fn tests(checkout: &Path, asked: &[String]) -> Result<Vec<String>> {
     Ok(tests)
 }
 
-fn listed() -> Vec<String> {
+/// The tests of the list for all file systems, which xfstests calls generic, and those for this one.
+fn listed(fs: FileSystem) -> Vec<String> {
     let lines = LIST.lines().filter_map(|line| line.split('#').next());
-    let words = lines.map(str::trim).filter(|word| !word.is_empty());
-    words.map(str::to_owned).collect()
+    let fits = |test: &&str| {
+        let group = test.split_once('/').map_or("", |(group, _)| group);
+        group == "generic" || group == name_of(&fs)
+    };
+    lines
+        .map(str::trim)
+        .filter(fits)
+        .map(str::to_owned)
+        .collect()
 }
 
 #[cfg(test)]
@@ -291,11 +299,17 @@ mod tests_of_tables {
 
     #[test]
     fn the_list_has_at_most_fifty_tests_in_their_order() {
-        let list = listed();
+        let list = listed(FileSystem::Ext4);
         let mut sorted = list.clone();
         sorted.sort();
         sorted.dedup();
         assert_eq!(list, sorted);
         assert!((1..=50).contains(&list.len()), "{} tests", list.len());
+    }
+
+    #[test]
+    fn tests_for_another_file_system_are_left_out() {
+        let of_ext4 = |fs| listed(fs).iter().any(|test| test.starts_with("ext4/"));
+        assert!(of_ext4(FileSystem::Ext4) && !of_ext4(FileSystem::Xfs));
     }
 }
