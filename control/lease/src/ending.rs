@@ -227,7 +227,7 @@ impl LeaseTable {
             "the binding was not made, or not in time, and was taken back; nothing was leased";
         self.answer_waiting(id, |waiting| match waiting {
             Waiting::Grant => Err(unavailable(overdue)),
-            Waiting::Rebind | Waiting::Renew => Err(over.clone()),
+            Waiting::Rebind | Waiting::Peers | Waiting::Renew => Err(over.clone()),
             Waiting::Free => Ok(Reply::Lease(info.clone())),
             Waiting::Revoke => Ok(Reply::Revoked(RevokeOutcome::TornDown)),
         });

@@ -26,7 +26,7 @@ impl LeaseTable {
         let has = self.check_takes_peers(asked, id)?.queue_pairs;
         check_peers(peers)?;
         self.check_queue_pairs(&asked.tenant, peers.len().saturating_sub(has))?;
-        let lease = self.begin_peers(asked, id)?;
+        let lease = self.begin_peers(asked, id, Waiting::Rebind)?;
         lease.asks_for(peers.to_vec());
         self.has_queue_pairs(id, peers.len().max(has));
         self.bind_anew(now, id);
@@ -51,6 +51,7 @@ impl LeaseTable {
         &mut self,
         asked: &Asked,
         id: LeaseId,
+        waiting: Waiting,
     ) -> Result<&mut Lease, Refusal> {
         self.check_binds(&asked.tenant)?;
         let lease = self.live_mut(id)?;
@@ -66,7 +67,7 @@ impl LeaseTable {
         if !lease.may_rebind() || !lease.step(Event::Rebind) {
             return Err(lease.busy());
         }
-        lease.waiting.push((Waiting::Rebind, asked.ticket));
+        lease.waiting.push((waiting, asked.ticket));
         Ok(lease)
     }
 

@@ -24,6 +24,8 @@ pub(crate) enum Waiting {
     Grant,
     /// A new binding or key.
     Rebind,
+    /// A change of the queue pairs, of which nothing is on record.
+    Peers,
     /// Another term, and the binding or key that comes with it.
     Renew,
     /// The end, for the holder.

@@ -11,7 +11,7 @@ use fabricbios_wire::{Binding, LeaseId, PeerChange, RDMA_QUEUE_PAIRS_MAX, Refusa
 use crate::{
     Asked, BindingId, LeaseTable, Now, Order, State,
     kinds::check_peers,
-    lease::{Bound, Lease, Remaking},
+    lease::{Bound, Lease, Remaking, Waiting},
     requests::Decision,
     standing::{busy, invalid},
 };
@@ -41,7 +41,7 @@ impl LeaseTable {
                 lease.check_keeps_its_keys(numbers)?;
             }
         }
-        let lease = self.begin_peers(asked, id)?;
+        let lease = self.begin_peers(asked, id, Waiting::Peers)?;
         lease.since = Some(now.boot);
         lease.remakes(Remaking::Peers);
         let order = Order::ChangePeers(lease.binding_id(), change.clone());
