@@ -378,9 +378,10 @@ impl<E: Environment> Driver<E> {
         reply: oneshot::Sender<Answer>,
     ) {
         let of_code = self.table.spend_attach_code(code);
-        // A listener that has gone spends the code too.
-        spent.send(of_code.clone()).ok();
-        if let Some((lease_id, tenant)) = of_code {
+        // A listener that has gone spends the code too, and nothing joins.
+        if spent.send(of_code.clone()).is_ok()
+            && let Some((lease_id, tenant)) = of_code
+        {
             let change = PeerChange::Add(vec![peer]);
             let request = Request::LeasePeers { lease_id, change };
             let requester = Requester {

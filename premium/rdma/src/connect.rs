@@ -192,7 +192,6 @@ impl Hardware {
             .iter()
             .filter_map(|peer| choose_mtu(port_bytes, peer.path_mtu));
         parts.mtu_bytes = wishes.min().unwrap_or(port_bytes);
-        parts.meet(peers);
         self.connect_all(parts, binding_id, peers, give_up)
     }
 
@@ -204,10 +203,11 @@ impl Hardware {
         peers: &[RdmaPeer],
         give_up: impl Fn() -> bool,
     ) -> Result<(), BindError> {
-        for (pair, peer) in parts.pairs.iter().zip(peers).rev() {
+        for (pair, peer) in parts.pairs.iter_mut().zip(peers).rev() {
             if give_up() {
                 return Err(BindError::Cancelled);
             }
+            pair.peer = peer.qpn;
             self.connect_pair(pair, parts.mtu_bytes, binding_id, peer)?;
         }
         Ok(())

@@ -7,7 +7,6 @@ use nix::errno::Errno;
 use fabricbios_verbs::{
     CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, QueuePairState, Window, WindowMaker,
 };
-use fabricbios_wire::RdmaPeer;
 
 use super::{binding_state::Objects, memory::Bytes};
 
@@ -75,13 +74,6 @@ impl BindingParts {
             left: 0,
             open: false,
         })
-    }
-
-    /// Notes which peer each queue pair gets.
-    pub(super) fn meet(&mut self, peers: &[RdmaPeer]) {
-        for (pair, peer) in self.pairs.iter_mut().zip(peers) {
-            pair.peer = peer.qpn;
-        }
     }
 
     /// The makers of the windows of each queue pair.

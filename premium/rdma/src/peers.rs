@@ -102,11 +102,10 @@ impl RdmaPath {
         let hardware = &self.hardware;
         let made = hardware.add_pairs(joining, binding_id, peers.len());
         made.map_err(failed)?;
-        joining.meet(peers);
-        // As early as may be: the guard's process works while the kernel connects.
-        hardware.announce(joining, binding_id, || cell.deadline());
         let give_up = || cell.is_revoked(binding_id.generation);
         hardware.connect_all(joining, binding_id, peers, give_up)?;
+        // Not before: the guard takes a queue pair without its peer for another one.
+        hardware.announce(joining, binding_id, || cell.deadline());
         let windows = hardware.new_windows(&joining.window_makers(), binding_id);
         joining.add_windows(windows.map_err(failed)?);
         Ok(())
