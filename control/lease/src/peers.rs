@@ -61,7 +61,10 @@ impl LeaseTable {
             return;
         };
         lease.forget_peers_that_left(&binding);
-        let (generation, pairs) = (lease.generation, numbers(&binding).len());
+        let pairs = numbers(&binding).len();
+        // A bind that failed since had another one.
+        let in_use = lease.binding().map(|it| it.generation);
+        let generation = in_use.unwrap_or(lease.generation);
         lease.is_made(Box::new(Bound {
             generation,
             binding,

@@ -281,6 +281,19 @@ fn a_binding_to_nobody_changes_nothing() {
     live(&[Alloc(lease(1, 9)), DONE, bind, DUE, DONE, bind, renew]);
 }
 
+/// A queue pair that joined after a bind that failed made the node tell the generation of that bind.
+#[test]
+fn what_is_joined_keeps_its_generation() {
+    live(&[
+        Alloc(lease(20, 0)),
+        DONE,
+        Bind(Holder, 0, Peer::Port(1)),
+        Told(0, Failed),
+        Join(Holder, 0, Peer::Port(1)),
+        DONE,
+    ]);
+}
+
 /// No defect: a queue pair that has joined is told, and can leave, although the deadline was not acknowledged.
 #[test]
 fn who_joined_is_there_although_its_deadline_was_not_acknowledged() {

@@ -216,7 +216,9 @@ impl Oracle {
                 if let OldKey::Works { rkey, .. } = &mut lease.old {
                     *rkey = previous;
                 }
-                (lease.keys, lease.bound) = (keys, Some(lease.generation));
+                lease.keys = keys;
+                // What queue pairs join stays what it is.
+                lease.bound.get_or_insert(lease.generation);
                 lease.pairs = pairs;
                 lease.granted = true;
                 self.in_use(at);
