@@ -147,9 +147,12 @@ impl LeaseTable {
         let Some(lease) = self.waiting_for(binding_id, "end began", &expected) else {
             return;
         };
-        let within = lease.cut_within;
+        let (within, since) = (lease.cut_within, lease.since);
         if let Some(cut) = lease.cut_mut() {
-            cut.moved = Some(done);
+            // What began before the order of the cut is a retirement.
+            if since.is_some_and(|since| since <= done) {
+                cut.moved = Some(done);
+            }
         } else if let Some(in_use) = lease.in_use_mut()
             && let Some(OldKey::Retiring { by }) = &mut in_use.old_key
         {

@@ -101,6 +101,27 @@ fn rotation_without_overlap_is_told_when_the_old_key_is_dead() {
     assert_eq!((rdma.rkey, rdma.previous), (Some(8), None));
 }
 
+/// A driver that stood still hears of the begin of the retirement after it has ordered the cut.
+#[test]
+fn a_retirement_that_began_before_the_cut_does_not_make_the_cut_late() {
+    let mut world = World::new();
+    let binding_id = world.granted(1, 1, 0);
+    world.rotate(binding_id.lease_id, 0);
+    world.order();
+    world.report(Report::Rotate(binding_id, Ok(rotated(8, 7))));
+    assert_eq!(world.order(), Order::RetireKey(binding_id));
+    let began = world.now.boot;
+    world.now.boot = began + Duration::from_secs(60);
+    let now = world.now;
+    let late = Report::EndBegan(binding_id);
+    world.table.on_report(now, began, late);
+    world.table.tick_some(now, now.boot, 64);
+    world.drain();
+    assert_eq!(world.cut_order(), binding_id);
+    world.cut_ok(binding_id);
+    assert_eq!(world.phase(binding_id.lease_id), LeasePhase::Expired);
+}
+
 #[test]
 fn rotation_with_overlap_announces_it_and_ends_it_on_time() {
     let mut world = World::new();
