@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Leases memory and blocks at the same time with asyncio, fills both, and gives them back.
+"""Leases memory and blocks at the same time with asyncio, fills both, and gives them back. The node needs a --block-pool.
 
     pip install ./client/python
     export FABRICBIOS_NODE=NODE:5701 FABRICBIOS_IDENTITY=FILE

@@ -52,11 +52,11 @@ impl fmt::Display for Transport {
 }
 
 pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
+    let copy = upstream::copy(layout, &arguments.checkout, "blktests", "tests/nvme")?;
     let lab = arguments
         .boot
         .prepare(layout, &[Need::Guest, Need::Build, Need::Blktests], &say)?;
     cargo::run(cargo::build_programs(layout, Profile::Debug)?)?;
-    let copy = upstream::copy(layout, &arguments.checkout, "blktests", "tests/nvme")?;
     say("building blktests");
     // -k: some of its programs need libraries that its NVMe tests do not need.
     if cargo::run(program(layout, "make", &["-k", "-C", &copy])).is_err() {

@@ -75,11 +75,11 @@ impl fmt::Display for FileSystem {
 }
 
 pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
+    let copy = upstream::copy(layout, &arguments.checkout, "xfstests", "tests/generic")?;
     let lab = arguments
         .boot
         .prepare(layout, &[Need::Guest, Need::Build, Need::Fstests], &say)?;
     cargo::run(cargo::build_programs(layout, Profile::Debug)?)?;
-    let copy = upstream::copy(layout, &arguments.checkout, "xfstests", "tests/generic")?;
     let tests = tests(Path::new(&copy), arguments)?;
     say("building xfstests");
     cargo::run(program(layout, "make", &["-j2", "-C", &copy]))?;

@@ -86,6 +86,9 @@ fn rows(rdma: &RdmaBinding) -> Vec<Vec<String>> {
                 "rkey {rkey:#010x} after `fabricctl lease bind --beside` with the client's queue pair"
             )
         }
+        (None, None) if rdma.attach.is_some() => {
+            "no key yet: it comes with the connection through rdma_cm".to_owned()
+        }
         (None, None) => {
             "no key yet: give the client's queue pair with `fabricctl lease bind`".to_owned()
         }
