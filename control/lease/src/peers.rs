@@ -62,7 +62,7 @@ impl LeaseTable {
         };
         lease.forget_peers_that_left(&binding);
         let pairs = numbers(&binding).len();
-        // A bind that failed since had another one.
+        // A bind that failed has raised the generation of the lease. The binding in use keeps its own.
         let in_use = lease.binding().map(|it| it.generation);
         let generation = in_use.unwrap_or(lease.generation);
         lease.is_made(Box::new(Bound {

@@ -217,7 +217,7 @@ impl Oracle {
                     *rkey = previous;
                 }
                 lease.keys = keys;
-                // What queue pairs join stays what it is.
+                // A binding that queue pairs join keeps its generation.
                 lease.bound.get_or_insert(lease.generation);
                 lease.pairs = pairs;
                 lease.granted = true;
