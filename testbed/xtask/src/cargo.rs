@@ -1,7 +1,7 @@
 //! Calling cargo and other programs of the host.
 
 use anyhow::{Context, Result, bail};
-use fabricbios_testbed::{Layout, end_with_parent, requirements};
+use fabricbios_testbed::{Layout, Outcome, end_with_parent, requirements};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -57,6 +57,23 @@ pub(crate) fn run(mut command: Command) -> Result<()> {
     } else {
         bail!("{shown} ended with {status}")
     }
+}
+
+/// Runs the command of a step beside other steps: shows its output as a whole when it has ended.
+pub(crate) fn run_beside(step: &str, mut command: Command) -> Result<Outcome> {
+    let shown = command.get_program().display().to_string();
+    let ended = command.output();
+    let ended = ended.with_context(|| format!("cannot start {shown}"))?;
+    let told = [ended.stderr, ended.stdout].concat();
+    println!(
+        "\n== {step}: its output\n{}",
+        String::from_utf8_lossy(&told)
+    );
+    Ok(if ended.status.success() {
+        Outcome::Passed
+    } else {
+        Outcome::Failed(format!("{shown} ended with {}", ended.status))
+    })
 }
 
 /// Runs the command and returns what it prints. A failed exit status is an error.

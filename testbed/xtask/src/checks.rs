@@ -99,8 +99,13 @@ pub(crate) fn advisories(layout: &Layout) -> Result<Outcome> {
     )?)
 }
 
-/// Runs the tests of the affected packages, or of all.
-pub(crate) fn nextest(layout: &Layout, affected: Option<&Affected>) -> Result<Outcome> {
+/// Runs the tests of the affected packages, or of all. Other steps run beside it, so its output comes at its end, unless it
+/// is `alone`.
+pub(crate) fn nextest(
+    layout: &Layout,
+    affected: Option<&Affected>,
+    alone: bool,
+) -> Result<Outcome> {
     // The tests wait for half of their time, for deadlines and for processes.
     let threads = 2 * std::thread::available_parallelism().map_or(1, NonZero::get);
     let threads = threads.to_string();
@@ -109,7 +114,10 @@ pub(crate) fn nextest(layout: &Layout, affected: Option<&Affected>) -> Result<Ou
     for package in affected.iter().flat_map(|it| &it.packages) {
         command.arg("-E").arg(format!("package({package})"));
     }
-    passed(command)
+    if alone {
+        return passed(command);
+    }
+    cargo::run_beside("nextest", command)
 }
 
 pub(crate) fn doctest(layout: &Layout) -> Result<Outcome> {

@@ -54,14 +54,7 @@ pub(crate) fn step(layout: &Layout, scope: Scope) -> Result<Outcome> {
         secs: Some(TEST_SECS),
         ..Arguments::default()
     };
-    let ended = simulation(layout, scope, &arguments.plan(seed))?.output()?;
-    let told = [ended.stderr, ended.stdout].concat();
-    println!("\n== sim: its output\n{}", String::from_utf8_lossy(&told));
-    Ok(if ended.status.success() {
-        Outcome::Passed
-    } else {
-        Outcome::Failed(format!("cargo ended with {}", ended.status))
-    })
+    cargo::run_beside("sim", simulation(layout, scope, &arguments.plan(seed))?)
 }
 
 /// The seed that the hash of a commit gives.

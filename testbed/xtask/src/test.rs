@@ -12,7 +12,6 @@ use fabricbios_testbed::requirements::{self, Need};
 use fabricbios_testbed::{Layout, Outcome, Report};
 use std::panic::resume_unwind;
 use std::process::ExitCode;
-use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 /// The arguments of `cargo xtask test`.
@@ -80,49 +79,48 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     } else {
         Scope::Needed
     };
-    let (mut report, mut lab) = (Report::default(), Vec::new());
-    std::thread::scope(|threads| {
-        // One thread runs the seeds; meanwhile the steps of the host behind it build with the other processors.
-        let mut simulation = None;
-        let end = |(step, running): (&Step, ScopedJoinHandle<'_, Ended>), report: &mut Report| {
-            step.record(
-                report,
-                running.join().unwrap_or_else(|why| resume_unwind(why)),
-            );
-        };
-        for step in chosen {
-            let full = arguments.full || arguments.only.contains(&step.name);
-            if !matches!(step.action, Action::Host(_) | Action::Pip) {
-                simulation
-                    .take()
-                    .into_iter()
-                    .for_each(|it| end(it, &mut report));
-            }
-            let ended = match step.action {
-                Action::Host(action) => step.run(|| action(layout)),
-                Action::Nextest => step.run(|| checks::nextest(layout, affected.as_ref())),
-                Action::Pip => step.run(|| crate::pip::step(layout, scope)),
-                Action::Gpu => step.run(|| crate::gpu_test::step(layout, scope)),
-                Action::Fuzz => step.run(|| crate::fuzz::step(layout, full)),
-                Action::Sim => {
-                    let run = move || step.run(|| crate::sim::step(layout, scope));
-                    simulation = Some((step, threads.spawn(run)));
-                    continue;
-                }
-                Action::Lab(index) => {
-                    lab.push(Chosen {
-                        name: &step.name,
-                        about: step.about,
-                        kind: suites.at(index),
-                        full,
-                    });
-                    continue;
-                }
-            };
-            step.record(&mut report, ended);
+    let of_lab = |step: &&Step| matches!(step.action, Action::Lab(_));
+    let (lab, steps): (Vec<&Step>, Vec<&Step>) = chosen.into_iter().partition(of_lab);
+    let full = |step: &Step| arguments.full || arguments.only.contains(&step.name);
+    let run = |step: &Step| match step.action {
+        Action::Host(action) => step.run(|| action(layout)),
+        Action::Nextest => {
+            step.run(|| checks::nextest(layout, affected.as_ref(), steps.len() == 1))
         }
-        simulation.into_iter().for_each(|it| end(it, &mut report));
+        Action::Sim => step.run(|| crate::sim::step(layout, scope)),
+        Action::Pip => step.run(|| crate::pip::step(layout, scope)),
+        Action::Gpu => step.run(|| crate::gpu_test::step(layout, scope)),
+        Action::Fuzz => step.run(|| crate::fuzz::step(layout, full(step))),
+        Action::Lab(_) => unreachable!("it is in the other list"),
+    };
+    let mut report = Report::default();
+    std::thread::scope(|threads| {
+        // Unit tests wait for half of their time, and the seeds are run by one thread: meanwhile the steps behind them
+        // build.
+        let mut waiting = None;
+        for group in steps.chunk_by(|one, next| one.waits() == next.waits()) {
+            let run = || group.iter().map(|step| run(step)).collect::<Vec<Ended>>();
+            if group[0].waits() {
+                waiting = Some((group, threads.spawn(run)));
+            } else {
+                record(&mut report, group, run());
+            }
+        }
+        if let Some((group, running)) = waiting {
+            let ended = running.join().unwrap_or_else(|why| resume_unwind(why));
+            record(&mut report, group, ended);
+        }
     });
+    let lab = lab.into_iter().filter_map(|step| match step.action {
+        Action::Lab(index) => Some(Chosen {
+            name: &step.name,
+            about: step.about,
+            kind: suites.at(index),
+            full: full(step),
+        }),
+        _ => None,
+    });
+    let lab = lab.collect();
     let start = Instant::now();
     if let Err(error) = runner::run(layout, &arguments.boot, scope, lab, &mut report) {
         println!("\nlab: {error:#}");
@@ -130,6 +128,12 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
         report.record("lab", failed, start.elapsed(), false);
     }
     Ok(conclude(&report))
+}
+
+fn record(report: &mut Report, steps: &[&Step], ended: Vec<Ended>) {
+    for (step, (outcome, took)) in steps.iter().zip(ended) {
+        report.record(&step.name, outcome, took, step.may_skip);
+    }
 }
 
 /// The outcome of a step, and the time that it took.
@@ -146,8 +150,9 @@ impl Step {
         (outcome, start.elapsed())
     }
 
-    fn record(&self, report: &mut Report, (outcome, took): Ended) {
-        report.record(&self.name, outcome, took, self.may_skip);
+    /// Whether the step leaves a processor of the host to others for most of its time.
+    fn waits(&self) -> bool {
+        matches!(self.action, Action::Nextest | Action::Sim)
     }
 }
 
@@ -295,18 +300,18 @@ fn steps(suites: &Suites) -> Vec<Step> {
         crate::gpu_test::features,
     ));
     steps.push(Step {
-        name: "gpu-test".to_owned(),
-        about: "GPU leases on stand-ins of the vendors' libraries",
-        may_skip: false,
-        needs: &[Build],
-        action: Action::Gpu,
-    });
-    steps.push(Step {
         name: "fuzz".to_owned(),
         about: "parsers and sequences of operations, coverage-guided, for some seconds",
         may_skip: false,
         needs: &[Build],
         action: Action::Fuzz,
+    });
+    steps.push(Step {
+        name: "gpu-test".to_owned(),
+        about: "GPU leases on stand-ins of the vendors' libraries",
+        may_skip: false,
+        needs: &[Build],
+        action: Action::Gpu,
     });
     steps.extend(suites.all().enumerate().map(|(index, (name, about))| Step {
         name,
