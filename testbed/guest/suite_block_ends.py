@@ -27,7 +27,7 @@ CHUNK = 4 * MIB
 # File descriptors that the node reserves for the ends of leases, and those of one grant (docs/operator.md).
 KEPT, OF_A_GRANT = 384, 16
 # Number of leases that end together, and number of programs that ask at the same time.
-TOGETHER, ASKING = 16, 4
+TOGETHER, ASKING = length(16, 8), 4
 
 
 def ends(suite, node, pools):

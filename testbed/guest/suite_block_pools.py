@@ -13,7 +13,7 @@ import tempfile
 import nvmet_tree
 from block import MIB, TCP, BlockNode, alloc, attached, directory_pool, get, loop_device, nqn_of, pattern, put, ready
 from block import row_of, settled, sh, size_of
-from checks import Suite, in_full_length
+from checks import Suite, in_full_length, length
 from fabric import UNREACHABLE, Refused, program
 from nvme_host import Fio, connect, disconnect, failed, gone
 from suite_block_restart import volume_of
@@ -50,7 +50,7 @@ def withheld(suite, name, node, pools, *words):
 
 def older_copy(suite):
     """A journal without the latest lease."""
-    pools = {"directory": directory_pool(64), "device": loop_device(64)}
+    pools = {**length({"directory": directory_pool(64)}, {}), "device": loop_device(64)}
     with BlockNode(*pools.values()) as node:
         _older_copy(suite, node, pools)
 

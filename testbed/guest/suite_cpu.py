@@ -26,7 +26,7 @@ TERM_SECS = length(8, 5)
 TRACED_SECS = length(10, 4)
 CYCLES = int(os.environ.get("CPU_CYCLES", length(500, 15)))
 DIE_AFTER = "FABRICBIOS_DIE_AFTER"
-SOME_STEPS = length(steps.ALL, ("limit caller",))
+SOME_STEPS = steps.ALL
 
 
 def inventory(suite, node):
@@ -415,6 +415,7 @@ def remove_root(node):
     node.root.rmdir()
 
 
+@in_full_length
 def dies(suite, node):
     """The daemon is killed after any of its own steps. It leaves nothing that the next daemon does not adopt or
     remove."""

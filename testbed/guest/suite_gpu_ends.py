@@ -23,7 +23,7 @@ from limited import CHARACTER, into, limited
 from steps import Gpu as steps
 
 STRANGER = 65534
-SOME_STEPS = length(steps.ALL, ("deny devices",))
+SOME_STEPS = steps.ALL
 
 
 def scrub(suite, node):
@@ -177,8 +177,8 @@ def keepers(suite):
         stranger = subprocess.Popen(["sleep", "1000"], user=STRANGER, group=STRANGER, env={"FABRICBIOS_GPU_LEASE": "1"})
         ways = ("first-thread", "chain", "own-table", "in-flight")
         lease = until(lambda: leases_again(alice, nvidia), 60, "the device free")
-        for where, hows in (("container", length(("closed", *ways), ("closed", "chain"))), ("entered", length(("closed", *ways, "ring"), ("closed",))),
-                            ("user", (*ways, "ring"))):  # Closed, it lives, and cannot open the device: suite_gpu, nodes.
+        for where, hows in (("container", length(("closed", *ways), ("chain",))), ("entered", length(("closed", *ways, "ring"), ("closed",))),
+                            ("user", length((*ways, "ring"), ("chain", "in-flight", "ring")))):  # Closed, it lives, and cannot open the device: suite_gpu, nodes.
             for how in hows:
                 words = [str(fast_chain), str(NODE)] if (where, how) == ("user", "chain") else ["python3", str(keeper), how, str(NODE)]
                 pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -264,7 +264,8 @@ def daemon_ends(suite, node):
     """The deadline holds while the daemon is stopped or dead; the next daemon goes on with the other leases."""
     alice = node.tenant("alice")
     found = gpus(node.operator)
-    for name, number in (("stopped", signal.SIGSTOP), ("dead", signal.SIGKILL)):
+    # The short form has the end by the watchdog of a dead daemon in `containers` and `keepers`.
+    for name, number in (("stopped", signal.SIGSTOP), *length((("dead", signal.SIGKILL),), ())):
         long = until(lambda: leases_again(alice, found["amd"]["resource_id"]), 60, "the device of the long lease")
         copied(alice, long)
         keeps = workers()
@@ -289,6 +290,7 @@ def daemon_ends(suite, node):
         alice.free(long)
 
 
+@in_full_length
 def dies(suite):
     """The daemon is killed after any of its own steps. It leaves nothing that the next daemon does not adopt or end."""
     with GpuNode(mode="fractional") as node:
@@ -358,6 +360,7 @@ def raced(suite, node):
     alice.free(until(lambda: leases_again(alice, nvidia), 60, "the device free again"))
 
 
+@in_full_length
 def memory(suite):
     """A worker that takes more of the node's memory than its lease allows is killed, and nothing else."""
     with GpuNode("--gpu-worker-memory-max", "64MiB", mode="fractional", knobs={"memory": 192 << 20}) as node:

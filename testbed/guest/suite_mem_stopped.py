@@ -135,7 +135,7 @@ def frozen(suite, device):
     ready()
     with disk() as directory, BlockNode(directory_pool(), device="rxe0", fbbu=False, state_dir=directory / "state") as node:
         # First the device alone, under writes that the kernel holds; then with the file system on it.
-        ways = ((signal.SIGKILL, "--noflush --nolockfs", 5, -signal.SIGKILL), (signal.SIGTERM, "", 20, 1))
+        ways = (*length(((signal.SIGKILL, "--noflush --nolockfs", 5, -signal.SIGKILL),), ()), (signal.SIGTERM, "", 20, 1))
         for told, how, within_secs, status in ways:
             name = f"frozen disk, {told.name}"
             alice = node.tenant("alice")

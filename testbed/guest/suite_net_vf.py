@@ -21,7 +21,7 @@ from vf import MACS, TERM_SECS, alloc, enter, flow, hand_over, namespace, net
 
 CYCLES = length(100, 6)
 DIE_AFTER = "FABRICBIOS_DIE_AFTER"
-SOME_STEPS = length(steps.ALL, ("bind driver", "end holders"))
+SOME_STEPS = length(steps.ALL, ("end holders",))
 # Drivers of cards that dropped frames with a foreign source address in a test. QEMU's card accepts the setting and does
 # not check.
 SPOOF_VERIFIED = ()

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 
-from checks import Suite, lab_device, leased, length, skip, until, when_clean
+from checks import Suite, in_full_length, lab_device, leased, length, skip, until, when_clean
 from fabric import Node
 from perftest import Perftest
 
@@ -69,6 +69,7 @@ def side_by_side(suite, alice):
         suite.equal("side by side: no lease is left", [], alice.ask("lease", "list")["leases"])
 
 
+@in_full_length
 def expired(suite, node, device):
     """The lease expires during a run."""
     ends(suite, node, device, "expired", length(12, 10), length(ENDLESS, ENDLESS[:1]))

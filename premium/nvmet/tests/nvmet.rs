@@ -450,7 +450,7 @@ fn a_death_behind_any_step_leaves_nothing_that_the_next_run_cannot_remove() {
     let stride = if std::env::var_os("FABRICBIOS_FULL").is_some() {
         1
     } else {
-        6
+        12
     };
     let steps = STEPS.iter().step_by(stride);
     // When the process dies, the records of hosts may be on disk or not.
