@@ -8,6 +8,8 @@
 //!
 //! It was run on stand-ins of NVIDIA's libraries, not yet on a GPU.
 
+use std::time::Duration;
+
 use fabricbios_client::{GpuBuilder, Identity, Node, Submission, wire::GpuVendor};
 
 const COUNT: u32 = 1024;
@@ -15,7 +17,8 @@ const COUNT: u32 = 1024;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let file = std::env::args().nth(1).ok_or("name a PTX file")?;
     let ptx = std::fs::read(&file).map_err(|error| format!("{file}: {error}"))?;
-    let node = Node::connect(&Node::default_address(), &Identity::from_env()?)?;
+    let (address, node_id) = (Node::default_address(), Node::default_id()?);
+    let node = Node::connect_to(&address, &Identity::from_env()?, node_id, Duration::ZERO)?;
     // PTX is for NVIDIA. A program that takes any GPU leaves out `resource()`.
     let resources = node.inventory()?.resources;
     let nvidia = resources

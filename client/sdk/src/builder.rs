@@ -2,11 +2,11 @@
 
 use std::{marker::PhantomData, time::Duration};
 
-use fabricbios_wire::{AFFINITIES_MAX, Affinity, LeaseAllocRequest, ResourceId, Transport};
+use fabricbios_wire::{AFFINITIES_MAX, Affinity, LeaseAllocRequest, NodeId, ResourceId, Transport};
 
 use crate::{
     Error, Identity, Kind, Lease, Node, Storage, Transfers, lease::Renewer, patience::PATIENCE,
-    runtime::wait,
+    pin::not_the_named, runtime::wait,
 };
 
 /// The default term of a lease.
@@ -22,6 +22,7 @@ pub struct Builder<K: Kind> {
     pub(crate) request: LeaseAllocRequest,
     pub(crate) terms: K::Terms,
     node: NodeChoice,
+    node_id: Option<NodeId>,
     identity: Option<Identity>,
     auto_renew: bool,
     transfers: Transfers,
@@ -49,6 +50,7 @@ impl<K: Kind> Builder<K> {
             request: LeaseAllocRequest::new(K::TYPE, 0, LEASE_SECS),
             terms: K::Terms::default(),
             node: NodeChoice::Default,
+            node_id: None,
             identity: None,
             auto_renew: true,
             transfers: Transfers::default(),
@@ -95,6 +97,13 @@ impl<K: Kind> Builder<K> {
         self
     }
 
+    /// Sets the id of the node: another one that answers at its address is refused. Where no address is set,
+    /// FABRICBIOS_NODE_ID names it too.
+    pub fn node_id(mut self, node_id: NodeId) -> Self {
+        self.node_id = Some(node_id);
+        self
+    }
+
     /// Uses a connected node; leases then share the connection.
     pub fn on(mut self, node: &Node) -> Self {
         self.node = NodeChoice::Connected(node.clone());
@@ -118,6 +127,7 @@ impl<K: Kind> Builder<K> {
             mut request,
             terms,
             node,
+            node_id,
             identity,
             auto_renew,
             transfers,
@@ -127,7 +137,7 @@ impl<K: Kind> Builder<K> {
         check::<K>(&request)?;
         K::check(&terms)?;
         request.terms = terms.into();
-        let node = node_of(node, identity)?.patient(patience);
+        let node = node_of(node, node_id, identity)?.patient(patience);
         let (lease_secs, has_peers) = (request.lease_secs, !request.terms.rdma_peers().is_empty());
         let info = node.alloc_async(request).await?;
         let renewer = match auto_renew {
@@ -190,12 +200,28 @@ fn check<K: Kind>(request: &LeaseAllocRequest) -> Result<(), Error> {
     Ok(())
 }
 
-fn node_of(choice: NodeChoice, identity: Option<Identity>) -> Result<Node, Error> {
-    let address = match choice {
-        NodeChoice::Connected(node) => return Ok(node),
-        NodeChoice::Address(address) => address,
-        NodeChoice::Default => Node::default_address(),
+fn node_of(
+    choice: NodeChoice,
+    node_id: Option<NodeId>,
+    identity: Option<Identity>,
+) -> Result<Node, Error> {
+    let (address, node_id) = match (choice, node_id) {
+        (NodeChoice::Connected(node), named) => return is_named(node, named),
+        (NodeChoice::Address(address), named) => (address, named),
+        (NodeChoice::Default, None) => (Node::default_address(), Node::default_id()?),
+        (NodeChoice::Default, named) => (Node::default_address(), named),
     };
     let identity = identity.map_or_else(Identity::from_env, Ok)?;
-    Node::unconnected(&address, &identity)
+    Node::unconnected(&address, &identity, node_id)
+}
+
+/// The connected node, if it is the named one.
+fn is_named(node: Node, named: Option<NodeId>) -> Result<Node, Error> {
+    match (node.id(), named) {
+        (Some(found), Some(named)) if found != named => Err(Error::UntrustedNode {
+            node: node.address().to_owned(),
+            why: not_the_named(found, node.address(), named),
+        }),
+        _ => Ok(node),
+    }
 }

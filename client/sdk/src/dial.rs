@@ -11,7 +11,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{Error, address};
+use crate::{Error, address, pin::Pin};
 
 /// Longest time for all addresses of a node together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -31,6 +31,7 @@ const NODE_DNS_NAME: &str = "node.fabricbios";
 pub(crate) struct Dialler {
     node: String,
     config: ClientConfig,
+    pin: Arc<Pin>,
 }
 
 /// A connection and the socket under it.
@@ -46,17 +47,21 @@ pub(crate) enum DialError {
     Local(Error),
     /// The peer answered, and the handshake failed.
     Handshake(ConnectionError),
+    /// Another node of the fabric answered than the one of the pin.
+    OtherNode(String),
     /// There was no answer.
     NoAnswer(String),
 }
 
 impl Dialler {
-    pub(crate) fn new(node: &str, crypto: QuicClientConfig) -> Self {
+    /// `pin` is that of the configuration.
+    pub(crate) fn new(node: &str, crypto: QuicClientConfig, pin: Arc<Pin>) -> Self {
         let mut config = ClientConfig::new(Arc::new(crypto));
         config.transport_config(Arc::new(transport()));
         Self {
             node: node.to_owned(),
             config,
+            pin,
         }
     }
 
@@ -75,6 +80,8 @@ impl Dialler {
         for address in addresses {
             match timeout(per_address, self.dial_one(address)).await {
                 Ok(Ok(connected)) => return Ok(connected),
+                // Silence at another address does not hide that the wrong node answers.
+                _ if matches!(last, DialError::OtherNode(_)) => {}
                 Ok(Err(problem)) => last = problem,
                 Err(_) => last = DialError::NoAnswer(no_answer(address, per_address)),
             }
@@ -89,8 +96,14 @@ impl Dialler {
             .map_err(|e| DialError::NoAnswer(format!("{address}: {e}")))?;
         tokio::select! {
             connection = connecting => match connection {
-                Ok(connection) => Ok(Connected { endpoint, connection }),
-                Err(error) => Err(DialError::Handshake(error)),
+                Ok(connection) => match self.pin.keep(&connection) {
+                    Some(_) => Ok(Connected { endpoint, connection }),
+                    None => Err(DialError::NoAnswer(format!("{address} answers without a certificate"))),
+                },
+                Err(error) => Err(match self.pin.why_refused(address) {
+                    Some(why) => DialError::OtherNode(why),
+                    None => DialError::Handshake(error),
+                }),
             },
             () = port_is_closed(address) => {
                 let why = format!("nothing listens on UDP {address}; is the daemon running?");

@@ -37,12 +37,13 @@ pub enum Error {
         /// The reason of the node.
         why: String,
     },
-    /// The server at this address is not a node of the fabric of the identity.
-    #[error("{node} is not a node of this identity's fabric: {why}")]
+    /// The server at this address is not a node of the fabric of the identity, or is another node than the one that was
+    /// asked for or has answered before. It was sent no request.
+    #[error("{node} is not trusted: {why}")]
     UntrustedNode {
         /// The node as the caller named it.
         node: String,
-        /// The problem of its certificate.
+        /// The problem of its certificate, or the ids of both nodes.
         why: String,
     },
     /// This client does not understand the answer of the node.

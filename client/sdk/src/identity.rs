@@ -18,7 +18,10 @@ use rustls::{
 };
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::{ENV_IDENTITY, Error};
+use crate::{
+    ENV_IDENTITY, Error,
+    pin::{NodeVerifier, Pin, key_digest},
+};
 
 /// A loaded identity. Cheap to clone.
 #[derive(Clone)]
@@ -56,7 +59,7 @@ impl Identity {
             .map(Zeroizing::new)
             .map_err(|error| problem(path, read_error(&error)))?;
         let identity = Self(Arc::new(parse(path, &pem)?));
-        identity.client_config()?;
+        identity.client_config(Arc::default())?;
         Ok(identity)
     }
 
@@ -88,13 +91,24 @@ impl Identity {
         Ok(u64::try_from(at).unwrap_or_default())
     }
 
+    /// The fingerprint of the fabric: the first 16 bytes of the SHA-256 of its CA's SubjectPublicKeyInfo (DER), as 32
+    /// hexadecimal digits.
+    ///
+    /// # Errors
+    /// If the CA certificate cannot be read.
+    pub fn fabric(&self) -> Result<String, Error> {
+        let digest = key_digest(&self.0.ca);
+        let digest = digest.ok_or_else(|| problem(self.path(), "the CA certificate is damaged"))?;
+        Ok(base16ct::lower::encode_string(&digest[..16]))
+    }
+
     /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// TLS 1.3, this CA only, no resumption.
-    pub(crate) fn client_config(&self) -> Result<QuicClientConfig, Error> {
+    /// TLS 1.3, this CA and the node of the pin only, no resumption.
+    pub(crate) fn client_config(&self, pin: Arc<Pin>) -> Result<QuicClientConfig, Error> {
         let cannot =
             |what: &str, error: &dyn fmt::Display| problem(self.path(), format!("{what}: {error}"));
         let mut roots = RootCertStore::empty();
@@ -102,10 +116,13 @@ impl Identity {
             .add(self.0.ca.clone())
             .map_err(|e| cannot("the CA certificate", &e))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = NodeVerifier::new(roots, Arc::clone(&provider), pin)
+            .map_err(|e| cannot("the CA certificate", &e))?;
         let mut config = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(|e| cannot("TLS", &e))?
-            .with_root_certificates(roots)
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
             .with_client_auth_cert(self.0.chain.clone(), self.0.key.clone_key())
             .map_err(|e| cannot("the key does not fit the certificate", &e))?;
         config.alpn_protocols = vec![ALPN.to_vec()];

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_wire::{Binding, LeaseId, LeaseInfo, Request, ResourceType};
+use fabricbios_wire::{Binding, LeaseId, LeaseInfo, NodeId, Request, ResourceType};
 use tokio::task::AbortHandle;
 
 use crate::{
@@ -92,6 +92,11 @@ impl<K: Kind> Lease<K> {
     /// The id of the lease.
     pub fn lease_id(&self) -> LeaseId {
         self.shared.lease_id
+    }
+
+    /// The id of the node that granted the lease; every later answer was its own.
+    pub fn node_id(&self) -> Option<NodeId> {
+        self.shared.node.id()
     }
 
     /// The last answer of the node.

@@ -40,6 +40,10 @@
 //! [`Builder::patience`] and [`Lease::set_patience`] say, and not beyond the end of the lease. A [`Node`] asks once,
 //! unless it was made [patient](Node::patient); that page lists the repeated requests.
 //!
+//! All nodes of a fabric have certificates of one CA. A [`Node`] and its leases stay with the node that answered first, and
+//! refuse another one at its address ([`Error::UntrustedNode`]); [`Builder::node_id`] and [`Node::connect_to`] name the node
+//! beforehand.
+//!
 //! [`BlockBuilder`] requests block storage. [`connect_line()`] makes the lease a device of the kernel over NVMe-oF;
 //! [`BlockLease::read_blocks`] and its siblings go over UDP and need no device.
 //!
@@ -122,6 +126,7 @@ mod lease_json;
 mod link;
 mod node;
 mod patience;
+mod pin;
 mod renewal;
 mod runtime;
 mod shared;
@@ -140,7 +145,8 @@ pub use fabricbios_fallback_udp::{
 pub use fabricbios_local::SharedMemory;
 pub use fabricbios_wire as wire;
 pub use fabricbios_wire::{
-    CpuIsolationClass as IsolationPolicy, EndCause, GpuExclusivityClass, GpuExecutionMode, LeaseEnd,
+    CpuIsolationClass as IsolationPolicy, EndCause, GpuExclusivityClass, GpuExecutionMode,
+    LeaseEnd, NodeId,
 };
 pub use gpu::{
     Argument, GpuMemory, GpuModule, GpuSession, LocalOptions, MemoryHandle, Submission, Submitted,
@@ -158,6 +164,8 @@ pub use unmet::unmet;
 
 /// Environment variable with the default node: `HOST`, `HOST:PORT` or `[IPV6]:PORT`.
 pub const ENV_NODE: &str = "FABRICBIOS_NODE";
+/// Environment variable with the id of the default node: 64 hexadecimal digits.
+pub const ENV_NODE_ID: &str = "FABRICBIOS_NODE_ID";
 /// Environment variable with the default identity file.
 pub const ENV_IDENTITY: &str = "FABRICBIOS_IDENTITY";
 /// The default node.

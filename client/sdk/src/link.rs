@@ -3,14 +3,14 @@
 use std::{
     net::SocketAddr,
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
 
 use fabricbios_wire::{
-    HEADER_LEN, Header, LeaseError, MAX_PAYLOAD, Refusal, RefusalClass, Reply, Request,
+    HEADER_LEN, Header, LeaseError, MAX_PAYLOAD, NodeId, Refusal, RefusalClass, Reply, Request,
     decode_answer, encode_request,
 };
 use quinn::{
@@ -23,6 +23,7 @@ use crate::{
     Error, Identity,
     dial::{Connected, DialError, Dialler, port_closes},
     patience::{is_momentary, patiently},
+    pin::Pin,
 };
 
 /// How long closing may take.
@@ -40,6 +41,7 @@ const TLS_ALERTS: std::ops::RangeInclusive<u64> = 0x100..=0x1ff;
 #[derive(Debug)]
 pub(crate) struct Link {
     dialler: Dialler,
+    pin: Arc<Pin>,
     current: AsyncMutex<Option<Connected>>,
     next_request_id: AtomicU32,
     remote: Mutex<Option<SocketAddr>>,
@@ -64,10 +66,17 @@ enum Lost {
 }
 
 impl Link {
-    pub(crate) fn new(node: &str, identity: &Identity) -> Result<Self, Error> {
-        let crypto = identity.client_config()?;
+    /// `node_id`: no other node is connected to; `None`: no other than the first that answers.
+    pub(crate) fn new(
+        node: &str,
+        identity: &Identity,
+        node_id: Option<NodeId>,
+    ) -> Result<Self, Error> {
+        let pin = Arc::new(Pin::new(node_id));
+        let crypto = identity.client_config(Arc::clone(&pin))?;
         Ok(Self {
-            dialler: Dialler::new(node, crypto),
+            dialler: Dialler::new(node, crypto, Arc::clone(&pin)),
+            pin,
             current: AsyncMutex::new(None),
             next_request_id: AtomicU32::new(1),
             remote: Mutex::new(None),
@@ -76,6 +85,11 @@ impl Link {
 
     pub(crate) fn node(&self) -> &str {
         self.dialler.node()
+    }
+
+    /// The id of the node that answered.
+    pub(crate) fn node_id(&self) -> Option<NodeId> {
+        self.pin.answered()
     }
 
     /// The address of the last connection.
@@ -236,6 +250,10 @@ impl Link {
         match problem {
             DialError::Local(error) => error,
             DialError::Handshake(error) => self.explain(Lost::Unsent(error)),
+            DialError::OtherNode(why) => Error::UntrustedNode {
+                node: self.node().to_owned(),
+                why,
+            },
             DialError::NoAnswer(why) => self.unreachable(why, false),
         }
     }
@@ -259,7 +277,7 @@ impl Link {
             // The first is an alert of this side about the node, the second an alert of the node about this side.
             ConnectionError::TransportError(e) if is_alert(e.code) => Error::UntrustedNode {
                 node,
-                why: e.reason.clone(),
+                why: format!("it is not a node of this identity's fabric: {}", e.reason),
             },
             ConnectionError::ConnectionClosed(e) if is_alert(e.error_code) => {
                 Error::IdentityRefused {

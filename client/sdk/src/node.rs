@@ -2,17 +2,18 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use fabricbios_wire::{LeaseAllocRequest, LeaseId, LeaseInfo, Reply, Request};
+use fabricbios_wire::{LeaseAllocRequest, LeaseId, LeaseInfo, NodeId, Reply, Request};
 
 use crate::{
-    DEFAULT_NODE, ENV_NODE, Error, Identity,
+    DEFAULT_NODE, ENV_NODE, ENV_NODE_ID, Error, Identity,
     link::{Link, Stream},
     runtime::{run, wait},
     unmet::unmet,
 };
 
 /// A connection to the control plane of a node. Cheap to clone; clones share the connection, which is
-/// opened again after the node has restarted.
+/// opened again after the node has restarted. Another node at the same address is refused
+/// ([`Error::UntrustedNode`]) before a request is sent.
 #[derive(Clone, Debug)]
 pub struct Node {
     link: Arc<Link>,
@@ -32,16 +33,31 @@ impl Node {
         identity: &Identity,
         patience: Duration,
     ) -> Result<Self, Error> {
-        let node = Self::unconnected(node, identity)?.patient(patience);
+        Self::connect_to_async(node, identity, None, patience).await
+    }
+
+    /// Connects to the node with this id and refuses any other; `None`: any node of the fabric. See
+    /// [`Node::connect_patiently_async`] for the patience.
+    pub async fn connect_to_async(
+        node: &str,
+        identity: &Identity,
+        node_id: Option<NodeId>,
+        patience: Duration,
+    ) -> Result<Self, Error> {
+        let node = Self::unconnected(node, identity, node_id)?.patient(patience);
         let link = Arc::clone(&node.link);
         run(async move { link.connect(patience).await }).await?;
         Ok(node)
     }
 
     /// A node that is connected with the first request.
-    pub(crate) fn unconnected(node: &str, identity: &Identity) -> Result<Self, Error> {
+    pub(crate) fn unconnected(
+        node: &str,
+        identity: &Identity,
+        node_id: Option<NodeId>,
+    ) -> Result<Self, Error> {
         Ok(Self {
-            link: Arc::new(Link::new(node, identity)?),
+            link: Arc::new(Link::new(node, identity, node_id)?),
             patience: Duration::ZERO,
         })
     }
@@ -58,6 +74,16 @@ impl Node {
         patience: Duration,
     ) -> Result<Self, Error> {
         wait(Self::connect_patiently_async(node, identity, patience))
+    }
+
+    /// Connects to the node with this id, blocking; see [`Node::connect_to_async`].
+    pub fn connect_to(
+        node: &str,
+        identity: &Identity,
+        node_id: Option<NodeId>,
+        patience: Duration,
+    ) -> Result<Self, Error> {
+        wait(Self::connect_to_async(node, identity, node_id, patience))
     }
 
     /// A handle of the same connection that repeats requests for up to `patience`, with pauses from 10 ms to 1 s: if the
@@ -84,9 +110,30 @@ impl Node {
             .unwrap_or_else(|| DEFAULT_NODE.to_owned())
     }
 
+    /// The id in FABRICBIOS_NODE_ID, of the node at [`Node::default_address`]; `None`: the variable is not set.
+    ///
+    /// # Errors
+    /// If the variable is no id. An empty one is none either: a command that should print the id may have failed.
+    pub fn default_id() -> Result<Option<NodeId>, Error> {
+        let Some(text) = std::env::var_os(ENV_NODE_ID) else {
+            return Ok(None);
+        };
+        let text = text.to_string_lossy();
+        text.parse().map(Some).map_err(|error| {
+            Error::Usage(format!(
+                "{ENV_NODE_ID}={text}: {error}; write a node's id, or unset the variable"
+            ))
+        })
+    }
+
     /// The address as the caller gave it.
     pub fn address(&self) -> &str {
         self.link.node()
+    }
+
+    /// The id of the node that answered: the SHA-256 of its public key. `None`: no connection was made yet.
+    pub fn id(&self) -> Option<NodeId> {
+        self.link.node_id()
     }
 
     /// The resolved address.

@@ -174,7 +174,8 @@ fn is_final(error: &Error) -> bool {
             ..
         }) => false,
         Error::Refused(refusal) => refusal.class != RefusalClass::Transient,
-        Error::Unreachable { .. } | Error::Protocol { .. } => false,
+        // The node of the lease may come back to its address.
+        Error::Unreachable { .. } | Error::UntrustedNode { .. } | Error::Protocol { .. } => false,
         _ => true,
     }
 }
@@ -215,5 +216,7 @@ mod tests {
         assert!(!refused(LeaseError::Unavailable, RefusalClass::Transient));
         assert!(refused(LeaseError::Revoked, RefusalClass::Permanent));
         assert!(refused(LeaseError::NotPermitted, RefusalClass::Policy));
+        let (node, why) = (String::new(), String::new());
+        assert!(!is_final(&Error::UntrustedNode { node, why }));
     }
 }

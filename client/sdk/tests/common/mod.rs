@@ -22,7 +22,7 @@ use fabricbios_wire::{
     Answer, Binding, CpuBinding, CpuIsolationClass, CpuPartition, CpuQuota, CpuRange, CpuTerms,
     Effective, Enforcement, Generation, GpuBinding, GpuExclusivityClass, GpuTerms, GpuVendor,
     HandOver, IssueRequest, KindBinding, LeaseAllocRequest, LeaseError, LeaseId, LeaseInfo,
-    LeasePhase, LeaseStatus, LeaseTerms, MacAddress, NetBinding, NetTerms, PciFunction,
+    LeasePhase, LeaseStatus, LeaseTerms, MacAddress, NetBinding, NetTerms, NodeId, PciFunction,
     RdmaBinding, RdmaStrategy, Refusal, RefusalClass, Reply, Request, ResourceId, ResourceType,
     Role,
 };
@@ -134,6 +134,33 @@ impl FakeNode {
     pub(crate) fn crash_and_restart(&mut self) {
         self.crash();
         self.serve();
+    }
+
+    /// After [`FakeNode::crash`]: another node of the same fabric starts at the same address.
+    pub(crate) fn serve_as_another(&mut self) {
+        let state_dir = self.dir.path().join("another");
+        std::fs::create_dir(&state_dir).unwrap();
+        std::fs::copy(
+            self.dir.path().join("ca-key.pem"),
+            state_dir.join("ca-key.pem"),
+        )
+        .unwrap();
+        self.serve_as(&state_dir);
+    }
+
+    /// After [`FakeNode::crash`]: the first node starts again.
+    pub(crate) fn serve_as_itself(&mut self) {
+        let state_dir = self.dir.path().to_owned();
+        self.serve_as(&state_dir);
+    }
+
+    fn serve_as(&mut self, state_dir: &Path) {
+        self.fabric = Fabric::open_or_create(state_dir, SystemTime::now()).unwrap();
+        self.serve();
+    }
+
+    pub(crate) fn id(&self) -> NodeId {
+        self.fabric.node_id()
     }
 
     pub(crate) fn addr(&self) -> String {

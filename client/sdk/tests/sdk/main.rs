@@ -18,6 +18,7 @@ mod leases;
 mod nodes;
 mod on_the_node;
 mod patience;
+mod pins;
 mod renewals;
 mod transfers;
 

@@ -1,0 +1,165 @@
+//! The node that may answer: the CA of the fabric says that a node answers, and the node id says which.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+};
+
+use fabricbios_wire::NodeId;
+use quinn::Connection;
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme,
+    client::{
+        VerifierBuilderError, WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
+    crypto::CryptoProvider,
+    pki_types::{CertificateDer, ServerName, UnixTime},
+};
+use sha2::{Digest, Sha256};
+
+/// The node of one link: the one that the caller named, else the first one that answered.
+#[derive(Debug, Default)]
+pub(crate) struct Pin {
+    named: Option<NodeId>,
+    answered: OnceLock<NodeId>,
+    /// The node that the last handshake refused.
+    refused: Mutex<Option<NodeId>>,
+}
+
+impl Pin {
+    pub(crate) fn new(named: Option<NodeId>) -> Self {
+        Self {
+            named,
+            ..Self::default()
+        }
+    }
+
+    /// The node of the first completed handshake.
+    pub(crate) fn answered(&self) -> Option<NodeId> {
+        self.answered.get().copied()
+    }
+
+    /// Keeps the node of a completed handshake. `None`: the node has no certificate, which the verifier does not allow.
+    pub(crate) fn keep(&self, connection: &Connection) -> Option<NodeId> {
+        let identity = connection.peer_identity()?;
+        let chain = identity.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+        let id = NodeId(key_digest(chain.first()?)?);
+        Some(*self.answered.get_or_init(|| id))
+    }
+
+    /// Why the handshake that has just failed refused another node; `None`: it failed for another reason.
+    pub(crate) fn why_refused(&self, at: SocketAddr) -> Option<String> {
+        let found = self.refused().take()?;
+        Some(match self.named {
+            Some(named) => not_the_named(found, at, named),
+            None => {
+                let before = self.answered()?;
+                format!(
+                    "node {found} answers at {at}, where node {before} has answered before: the leases of that node are not on \
+                     this one; if this one is meant, connect anew"
+                )
+            }
+        })
+    }
+
+    fn refused(&self) -> MutexGuard<'_, Option<NodeId>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn allows(&self, id: NodeId) -> bool {
+        let expected = self.named.or_else(|| self.answered());
+        let is_allowed = expected.is_none_or(|expected| expected == id);
+        *self.refused() = (!is_allowed).then_some(id);
+        is_allowed
+    }
+}
+
+/// The problem of a node that is not the named one.
+pub(crate) fn not_the_named(found: NodeId, at: impl std::fmt::Display, named: NodeId) -> String {
+    format!(
+        "node {found} answers at {at}, and not node {named}, which was asked for: the leases of that node are not on this one; \
+         correct the address, or name the id of this node if it is meant"
+    )
+}
+
+/// SHA-256 of the SubjectPublicKeyInfo (DER) of a certificate. `None`: it cannot be read.
+pub(crate) fn key_digest(certificate: &CertificateDer<'_>) -> Option<[u8; 32]> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    Some(Sha256::digest(parsed.public_key().raw).into())
+}
+
+/// Accepts the certificates that [`WebPkiServerVerifier`] accepts, of the node that the pin allows.
+#[derive(Debug)]
+pub(crate) struct NodeVerifier {
+    certificates: Arc<WebPkiServerVerifier>,
+    /// The subjects of the trusted CAs, which a node with certificates of several CAs needs to know.
+    authorities: Vec<DistinguishedName>,
+    pin: Arc<Pin>,
+}
+
+impl NodeVerifier {
+    pub(crate) fn new(
+        roots: RootCertStore,
+        provider: Arc<CryptoProvider>,
+        pin: Arc<Pin>,
+    ) -> Result<Self, VerifierBuilderError> {
+        let authorities = roots.subjects();
+        let builder = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
+        Ok(Self {
+            certificates: builder.build()?,
+            authorities,
+            pin,
+        })
+    }
+}
+
+impl ServerCertVerifier for NodeVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let verified = self.certificates.verify_server_cert(
+            end_entity,
+            intermediates,
+            server_name,
+            ocsp_response,
+            now,
+        )?;
+        let digest = key_digest(end_entity).ok_or(CertificateError::BadEncoding)?;
+        match self.pin.allows(NodeId(digest)) {
+            true => Ok(verified),
+            false => Err(CertificateError::ApplicationVerificationFailure.into()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.certificates.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.certificates.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.certificates.supported_verify_schemes()
+    }
+
+    fn root_hint_subjects(&self) -> Option<&[DistinguishedName]> {
+        Some(&self.authorities)
+    }
+}
