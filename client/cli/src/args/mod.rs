@@ -14,7 +14,7 @@ use std::{ffi::OsString, path::PathBuf};
 use clap::{
     Arg, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind, parser::ValueSource,
 };
-use fabricbios_client::{DEFAULT_NODE, ENV_IDENTITY, ENV_NODE};
+use fabricbios_client::{DEFAULT_NODE, ENV_IDENTITY, ENV_NODE, ENV_NODE_ID, NodeId};
 use fabricbios_wire::Role;
 
 pub(crate) use self::{
@@ -51,7 +51,7 @@ With --json a failure is one object on standard error: error, reason.class, reas
 const NODE: &str = "Node";
 
 /// Flags without a use in `lease enter`, which asks the node of this machine as the user who runs the command.
-const REMOTE: [&str; 3] = ["node", "identity", "patience_secs"];
+const REMOTE: [&str; 4] = ["node", "node_id", "identity", "patience_secs"];
 
 /// The command line. A command's help lists the flags of [`REMOTE`] only if the command uses them.
 pub(crate) fn command() -> clap::Command {
@@ -93,6 +93,11 @@ pub(crate) struct Args {
     #[arg(long, global = true, env = ENV_NODE, default_value = DEFAULT_NODE, value_name = "ADDR",
           help_heading = NODE)]
     pub(crate) node: String,
+    /// The id of the node, as `fabricctl identity show` prints it: another node that answers at the
+    /// address is refused
+    #[arg(long, global = true, env = ENV_NODE_ID, value_name = "HEX", value_parser = values::node_id,
+          help_heading = NODE)]
+    pub(crate) node_id: Option<NodeId>,
     /// The identity file; the daemon writes the first one to STATE_DIR/admin.identity
     #[arg(long, global = true, env = ENV_IDENTITY, value_name = "PATH", help_heading = NODE)]
     pub(crate) identity: Option<PathBuf>,
@@ -159,7 +164,7 @@ pub(crate) enum Fence {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Identity {
-    /// Show your name and role, as the node sees them, and the name of the node
+    /// Show your name and role, as the node sees them, the id of the node, and the fingerprint of your fabric
     Show,
     /// Make a key here and have the node sign it (operator)
     Issue {

@@ -52,7 +52,8 @@ pub(super) fn ask(node: &Node) -> Result<NodeIdentity, Failure> {
 }
 
 fn show(node: &Node, identity: &Path, output: Output) -> Result<(), Failure> {
-    let expires_at = Identity::load(identity)?.expires_at_unix_secs()?;
+    let identity = Identity::load(identity)?;
+    let (expires_at, fabric) = (identity.expires_at_unix_secs()?, identity.fabric()?);
     let identity = ask(node)?;
     let NodeIdentity {
         node_id,
@@ -71,6 +72,7 @@ fn show(node: &Node, identity: &Path, output: Output) -> Result<(), Failure> {
         field("tenant", &*tenant),
         field("role", role.name()),
         field("expires_at_unix_ms", expires_at_unix_ms),
+        field("fabric", &*fabric),
         field("version", &*version),
     ]);
     output.print(&json, || {
@@ -78,6 +80,7 @@ fn show(node: &Node, identity: &Path, output: Output) -> Result<(), Failure> {
         table(&[
             row("you", &format!("{tenant} ({role})")),
             row("valid until", &time_text::utc(expires_at_unix_ms)),
+            row("fabric", &fabric),
             row("node", &node_id),
             row("endpoint", &endpoint),
             row("version", &version),

@@ -29,7 +29,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_client::{Identity, Node};
+use fabricbios_client::{Identity, Node, NodeId};
 use fabricbios_wire::{Reply, Request};
 
 use crate::{
@@ -51,6 +51,7 @@ const NO_IDENTITY: &str = "no identity given; pass --identity FILE or set FABRIC
 pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
     let Args {
         node,
+        node_id,
         identity,
         patience_secs,
         command,
@@ -58,6 +59,7 @@ pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
     } = args;
     let access = Access {
         node,
+        node_id,
         identity: identity.filter(|path| !path.as_os_str().is_empty()),
         patience: Duration::from_secs(patience_secs.into()),
     };
@@ -96,6 +98,7 @@ pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
 #[derive(Clone)]
 struct Access {
     node: String,
+    node_id: Option<NodeId>,
     identity: Option<PathBuf>,
     patience: Duration,
 }
@@ -108,9 +111,10 @@ impl Access {
 
     fn connect(&self) -> Result<Node, Failure> {
         let identity = Identity::load(self.identity()?)?;
-        Ok(Node::connect_patiently(
+        Ok(Node::connect_to(
             &self.node,
             &identity,
+            self.node_id,
             self.patience,
         )?)
     }

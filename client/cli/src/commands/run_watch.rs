@@ -82,6 +82,9 @@ pub(super) fn start(
     let (ours, its) = UnixStream::pair().map_err(|error| cannot(&error))?;
     let mut command = Command::new(env::current_exe().map_err(|error| cannot(&error))?);
     command.args(["--node", &access.node]);
+    if let Some(id) = access.node_id {
+        command.args(["--node-id", &id.to_string()]);
+    }
     if let Some(identity) = &access.identity {
         command.arg("--identity").arg(identity);
     }
@@ -134,24 +137,26 @@ pub(super) fn run(what: &RunWatch, access: &Access, output: Output) -> Result<()
 
 struct Watch<'a> {
     what: &'a RunWatch,
-    access: &'a Access,
+    access: Access,
     output: Output,
     process: Pidfd,
 }
 
 impl<'a> Watch<'a> {
-    fn begin(what: &'a RunWatch, access: &'a Access, output: Output) -> Result<Self, Failure> {
+    fn begin(what: &'a RunWatch, access: &Access, output: Output) -> Result<Self, Failure> {
         let process = io::stdin().as_fd().try_clone_to_owned();
         let process: OwnedFd =
             process.map_err(|error| Failure::local("watch the command", &error))?;
-        let watch = Self {
+        let mut watch = Self {
             what,
-            access,
+            access: access.clone(),
             output,
             process: process.into(),
         };
         if what.end.renew {
             let node = access.connect()?;
+            // The cause of the end is asked of the same node.
+            watch.access.node_id = node.id();
             let renewals = Renewals::open(&node, what.lease, 0)?;
             let lease = what.lease;
             thread::spawn(move || {

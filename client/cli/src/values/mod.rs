@@ -7,7 +7,7 @@ mod transport;
 
 use std::{convert::Infallible, error::Error, fmt, net::SocketAddr};
 
-use fabricbios_wire::{Affinity, LeaseId, ResourceId, Size, is_tenant_name};
+use fabricbios_wire::{Affinity, LeaseId, NodeId, ResourceId, Size, is_tenant_name};
 
 pub(crate) use self::{
     kernel::{KernelArgument, dimensions, kernel_argument},
@@ -69,6 +69,13 @@ pub(crate) fn lease_id(text: &str) -> Result<LeaseId, BadValue> {
         Ok(id) => Ok(id),
         Err(error) => Err(format!("{error}; {hint}").into()),
     }
+}
+
+/// The id of a node.
+pub(crate) fn node_id(text: &str) -> Result<NodeId, BadValue> {
+    let hint = "write the id that `fabricctl identity show` prints, or leave it out";
+    text.parse()
+        .map_err(|error| format!("{error}; {hint}").into())
 }
 
 /// A resource on the command line.

@@ -7,12 +7,13 @@ use std::{
     os::unix::{fs::PermissionsExt, net::UnixListener},
     path::Path,
     process::Command,
+    sync::{Arc, Mutex},
     thread,
 };
 
 use fabricbios_wire::{
     Binding, KindBinding, LeaseInfo, LeasePhase, LeaseStatus, NvmeofBinding, NvmeofTransport,
-    Reply, ResourceType,
+    Reply, Request, ResourceType,
 };
 use serde_json::{Value, json};
 
@@ -168,6 +169,40 @@ fn a_connection_that_fails_says_why_and_leaves_a_log_without_secrets() {
     // A device that was never attached: attach can be repeated, and detach says that it is not attached.
     let (status, _) = failure(&as_root(block(&node, "detach"), &[]));
     assert_eq!(status, 4, "{:?}", names(&dir));
+}
+
+#[test]
+fn the_block_daemon_is_told_which_node_attach_has_asked() {
+    let daemons = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&daemons);
+    let node = FakeNode::start(move |_: &Request| {
+        // The daemon waits for its answer meanwhile.
+        seen.lock().unwrap().extend(command_lines("keep"));
+        Ok(Reply::Lease(unreachable()))
+    });
+    as_root(block(&node, "attach"), &[]);
+    let dir = node.dir().join("attach").display().to_string();
+    let mut daemons = daemons.lock().unwrap().clone();
+    daemons.retain(|words| words.contains(&dir));
+    let words = daemons.first().expect("the block daemon asks the node");
+    for flag in [
+        ["--node".into(), node.addr()],
+        ["--node-id".into(), node.id().to_string()],
+    ] {
+        assert!(
+            words.windows(2).any(|it| it == flag),
+            "{flag:?} in {words:?}"
+        );
+    }
+}
+
+/// The command lines of all processes of this machine with this word.
+fn command_lines(word: &str) -> Vec<Vec<String>> {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    // A process may end meanwhile.
+    let lines = processes.filter_map(|it| fs::read_to_string(it.path().join("cmdline")).ok());
+    let lines = lines.map(|line| line.split('\0').map(str::to_owned).collect::<Vec<_>>());
+    lines.filter(|it| it.iter().any(|it| it == word)).collect()
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use fabricbios_client::Identity;
 use fabricbios_wire::{
     Endpoint, Epoch, LeaseError, NodeId, NodeIdentity, RefusalClass, Reply, Request, Role,
 };
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 use crate::{
     LEASE_TEXT, command,
     common::{FakeNode, rdma, refuse},
-    fails, failure, granting, json_of, saying,
+    fails, failure, granting, json_of, run, saying,
 };
 
 #[test]
@@ -161,4 +162,69 @@ fn an_identity_that_others_can_read_is_warned_of() {
         // With --json standard error has only the object of a failure.
         assert_eq!(stderr(&format!("--json {query}")), "");
     }
+}
+
+#[test]
+fn another_node_than_the_named_one_is_asked_nothing() {
+    let mut node = FakeNode::start(granting());
+    let (id, query) = (node.id().to_string(), format!("lease query {LEASE_TEXT}"));
+    let named = |node: &FakeNode| fails(node, &format!("{query} --node-id {id}"));
+    json_of(&node, &format!("{query} --node-id {}", id.to_uppercase()));
+    // A restart does not change the id.
+    node.crash_and_restart();
+    json_of(&node, &format!("{query} --node-id {id}"));
+    node.crash();
+    node.serve_as_another();
+    let by_environment = |id: &str| {
+        let mut command = command(&node, &format!("--json {query}"));
+        failure(&command.env("FABRICBIOS_NODE_ID", id).output().unwrap())
+    };
+    for (status, object) in [named(&node), by_environment(&id)] {
+        let reason = json!({ "class": "permanent", "code": "UntrustedNode" });
+        assert_eq!((status, &object["reason"]), (1, &reason), "{object}");
+        let message = object["message"].as_str().unwrap();
+        for part in [&id, &node.id().to_string(), &node.addr()] {
+            assert!(message.contains(part), "{part} in {message}");
+        }
+    }
+    assert_eq!(node.asked().len(), 2);
+    // An empty id is that of a script whose question for the id has failed.
+    for wrong in [
+        "",
+        "07",
+        &id[1..],
+        &format!("{id}0"),
+        &id.replacen(&id[..1], "g", 1),
+    ] {
+        let (status, object) = by_environment(wrong);
+        assert_eq!((status, &object["error"]), (2, &json!("usage")), "{object}");
+        let message = object["message"].as_str().unwrap();
+        for part in ["--node-id", "64 hexadecimal digits", "identity show"] {
+            assert!(message.contains(part), "{part} in {message}");
+        }
+    }
+    assert_eq!(node.asked().len(), 2);
+}
+
+#[test]
+fn the_fingerprint_of_the_fabric_is_shown() {
+    let node = FakeNode::start(move |_: &Request| {
+        Ok(Reply::Identity(NodeIdentity {
+            node_id: NodeId([1; 32]),
+            epoch: Epoch(1),
+            endpoint: Endpoint {
+                addr: rdma().gid,
+                port: 5_701,
+            },
+            tenant: "admin".into(),
+            role: Role::Operator,
+            version: "0.1.0".into(),
+        }))
+    });
+    let fingerprint = Identity::load(node.admin()).unwrap().fabric().unwrap();
+    assert_eq!(json_of(&node, "identity show")["fabric"], fingerprint);
+    let text = run(&node, "identity show").stdout;
+    let text = String::from_utf8(text).unwrap();
+    let row = text.lines().find(|row| row.starts_with("fabric "));
+    assert!(row.is_some_and(|row| row.ends_with(&fingerprint)), "{text}");
 }

@@ -250,12 +250,15 @@ fn a_daemon_that_is_stopped_is_told_after_a_while_and_nothing_runs() {
     }
 }
 
+const ANY_ID: &str = "0707070707070707070707070707070707070707070707070707070707070707";
+
 #[test]
 fn what_only_a_remote_node_needs_is_refused_and_not_in_the_help() {
     let world = World::new();
     let enter = ["lease", "enter", LEASE_TEXT, "--netns", "/proc/self/ns/net"];
     let given = [
         ("--node", "192.0.2.1"),
+        ("--node-id", ANY_ID),
         ("--identity", "/nonexistent"),
         ("--patience-secs", "3"),
     ];
@@ -281,6 +284,7 @@ fn what_only_a_remote_node_needs_is_refused_and_not_in_the_help() {
     // Settings from the environment are allowed for all commands.
     let mut command = world.command(&enter);
     command.env("FABRICBIOS_NODE", "192.0.2.1");
+    command.env("FABRICBIOS_NODE_ID", ANY_ID);
     assert!(as_root(command, &["--net"]).status.success());
 }
 

@@ -155,6 +155,30 @@ fn a_command_that_a_cut_kills_has_a_line_that_says_why() {
 }
 
 #[test]
+fn another_node_at_the_address_is_not_asked_how_the_lease_ended() {
+    let world = World::new();
+    let mut node = saying(Ok(Reply::Lease(lease(3_600_000))));
+    let mut command = world.command(&[]);
+    with_identity(&mut command, &node);
+    command.env("FABRICBIOS_PATIENCE_SECS", "0");
+    let (looks, looked) = mpsc::channel();
+    *world.lease.looks.lock().unwrap() = Some(looks);
+    let running = Running::start(command, &["--renew"]);
+    looked.recv().unwrap();
+    let asked = node.asked().len();
+    node.crash();
+    node.serve_as_another();
+    *world.lease.left.lock().unwrap() = None;
+    running.kill();
+    let (_, lines) = running.finish();
+    assert!(
+        lines.contains("before its term: it was given back or revoked"),
+        "{lines}"
+    );
+    assert_eq!(node.asked().len(), asked);
+}
+
+#[test]
 fn a_command_that_ends_by_itself_has_no_line() {
     let world = World::new();
     let mut running = Running::start(world.command(&[]), &[]);

@@ -45,6 +45,9 @@ fn daemon(node: &Node, identity: &Path, place: &AttachPlace) -> io::Result<Comma
     let lease = &place.recorded;
     let mut command = Command::new(env::current_exe()?);
     command.arg("--node").arg(node.address());
+    if let Some(id) = node.id() {
+        command.args(["--node-id", &id.to_string()]);
+    }
     command.arg("--identity").arg(path::absolute(identity)?);
     command.args(["block", "keep", &lease.id.to_string()]);
     command.args(["--transport", place.transport.name()]);
