@@ -19,6 +19,7 @@ use crate::{
 #[pyo3(from_item_all)]
 pub(crate) struct Common {
     node: Option<String>,
+    node_id: Option<String>,
     identity: Option<PathBuf>,
     secs: u32,
     resource: Option<String>,
@@ -48,6 +49,9 @@ impl Common {
             .patience(duration(py, "patience_secs", self.patience_secs)?);
         if let Some(node) = &self.node {
             builder = builder.node(node);
+        }
+        if let Some(id) = parsed(py, "node_id", self.node_id.as_deref())? {
+            builder = builder.node_id(id);
         }
         if let Some(id) = parsed(py, "resource", self.resource.as_deref())? {
             builder = builder.resource(id);

@@ -108,6 +108,13 @@ impl Lease {
         self.lease_id.to_string()
     }
 
+    /// The id of the node, as 64 hexadecimal digits.
+    #[getter]
+    fn node_id(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        let id = each!(self.here(py)?, it => it.node_id());
+        Ok(id.map(|id| id.to_string()))
+    }
+
     #[getter]
     fn capacity(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(each!(self.here(py)?, it => it.info().capacity))

@@ -41,6 +41,26 @@ def test_a_node_that_is_not_there_is_unreachable(tenant):
     assert isinstance(error, fabricbios.UnreachableError)
 
 
+def test_another_node_than_the_named_one_is_not_asked_for_a_lease(tenant, monkeypatch):
+    node_id, wrong = tenant.ask("identity", "show")["node_id"], "07" * 32
+    words = ("lease", "alloc", "mem", "--bytes", 4096, "--secs", 60)
+    both(tenant, ("--node-id", wrong, *words), lambda: fabricbios.mem(bytes=4096, node_id=wrong))
+    with fabricbios.mem(bytes=4096, node_id=node_id) as m:
+        assert m.node_id == node_id
+    # The environment names the id of the node that it names.
+    monkeypatch.setenv("FABRICBIOS_NODE_ID", wrong)
+    error = both(tenant, words, lambda: fabricbios.mem(bytes=4096))
+    assert error.code == "UntrustedNode" and wrong in str(error) and node_id in str(error)
+    with fabricbios.mem(bytes=4096, node=tenant.node) as m:
+        assert m.node_id == node_id
+    for malformed in ("", "07"):
+        monkeypatch.setenv("FABRICBIOS_NODE_ID", malformed)
+        with pytest.raises(fabricbios.UsageError, match="FABRICBIOS_NODE_ID"):
+            fabricbios.mem(bytes=4096)
+    monkeypatch.delenv("FABRICBIOS_NODE_ID")
+    assert leased(tenant) == []
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -61,6 +81,8 @@ def test_a_node_that_is_not_there_is_unreachable(tenant):
         {"patience_secs": float("nan")},
         {"give_up_secs": float("inf")},
         {"node": ""},
+        {"node_id": ""},
+        {"node_id": "07"},
     ],
     ids=str,
 )

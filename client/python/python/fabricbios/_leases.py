@@ -42,6 +42,11 @@ class Lease:
         return self._native.lease_id
 
     @property
+    def node_id(self) -> str | None:
+        """The id of the node that granted the lease. Another node that answers at its address later is refused."""
+        return self._native.node_id
+
+    @property
     def expires_at(self) -> int:
         """The end of the term in seconds of Unix time, by the clock of the node."""
         return self._native.expires_at
@@ -219,6 +224,7 @@ def mem(
     *,
     secs: int = 60,
     node: str | None = None,
+    node_id: str | None = None,
     identity: str | os.PathLike[str] | None = None,
     resource: str | None = None,
     affinity: Iterable[str] = (),
@@ -233,7 +239,7 @@ def mem(
     patience_secs: float = 10.0,
 ) -> MemLease:
     """Leases memory. `intent_kv_cache`: hot, warm or cold, and the bytes of one block of the cache."""
-    common = _common(node, identity, secs, resource, affinity, auto_renew, patience_secs)
+    common = _common(node, node_id, identity, secs, resource, affinity, auto_renew, patience_secs)
     stored = _stored(bytes, grace_secs, transport, rotate_on_renew, data_transport, payload_mac, give_up_secs)
     if intent_kv_cache is not None:
         _number("the bytes of intent_kv_cache", intent_kv_cache[1], 32)
@@ -245,6 +251,7 @@ def block(
     *,
     secs: int = 60,
     node: str | None = None,
+    node_id: str | None = None,
     identity: str | os.PathLike[str] | None = None,
     resource: str | None = None,
     affinity: Iterable[str] = (),
@@ -261,7 +268,7 @@ def block(
     patience_secs: float = 10.0,
 ) -> BlockLease:
     """Leases block storage."""
-    common = _common(node, identity, secs, resource, affinity, auto_renew, patience_secs)
+    common = _common(node, node_id, identity, secs, resource, affinity, auto_renew, patience_secs)
     stored = _stored(bytes, grace_secs, transport, rotate_on_renew, None, payload_mac, give_up_secs)
     return BlockLease(_native.block(common, stored, read_only, hostnqn, hostid, mutual_auth))
 
@@ -271,6 +278,7 @@ def cpu(
     *,
     secs: int = 60,
     node: str | None = None,
+    node_id: str | None = None,
     identity: str | os.PathLike[str] | None = None,
     resource: str | None = None,
     affinity: Iterable[str] = (),
@@ -282,7 +290,7 @@ def cpu(
     patience_secs: float = 10.0,
 ) -> CpuLease:
     """Leases CPU cores."""
-    common = _common(node, identity, secs, resource, affinity, auto_renew, patience_secs)
+    common = _common(node, node_id, identity, secs, resource, affinity, auto_renew, patience_secs)
     cores, width = _number("cores", cores, 16), _number("execution_width", execution_width, 16)
     return CpuLease(_native.cpu(common, cores, isolation, execution_mode, width, partition))
 
@@ -292,6 +300,7 @@ def net(
     *,
     secs: int = 60,
     node: str | None = None,
+    node_id: str | None = None,
     identity: str | os.PathLike[str] | None = None,
     resource: str | None = None,
     affinity: Iterable[str] = (),
@@ -302,7 +311,7 @@ def net(
     patience_secs: float = 10.0,
 ) -> NetLease:
     """Leases a network function with a transmit rate, in megabits per second."""
-    common = _common(node, identity, secs, resource, affinity, auto_renew, patience_secs)
+    common = _common(node, node_id, identity, secs, resource, affinity, auto_renew, patience_secs)
     mbps, vlan = _number("mbps", mbps, 32), _number("vlan", vlan, 16)
     return NetLease(_native.net(common, mbps, vlan, mac, hand_over))
 
@@ -312,6 +321,7 @@ def gpu(
     *,
     secs: int = 60,
     node: str | None = None,
+    node_id: str | None = None,
     identity: str | os.PathLike[str] | None = None,
     resource: str | None = None,
     affinity: Iterable[str] = (),
@@ -322,13 +332,14 @@ def gpu(
     patience_secs: float = 10.0,
 ) -> GpuLease:
     """Leases a GPU or part of one, with at least `vram` bytes of memory."""
-    common = _common(node, identity, secs, resource, affinity, auto_renew, patience_secs)
+    common = _common(node, node_id, identity, secs, resource, affinity, auto_renew, patience_secs)
     vram, slices = _number("vram", vram, 64), _number("compute_slices", compute_slices, 16)
     return GpuLease(_native.gpu(common, vram, exclusivity, execution_mode, slices))
 
 
 def _common(
     node: str | None,
+    node_id: str | None,
     identity: str | os.PathLike[str] | None,
     secs: int,
     resource: str | None,
@@ -338,6 +349,7 @@ def _common(
 ) -> dict[str, object]:
     return {
         "node": node,
+        "node_id": node_id,
         "identity": None if identity is None else os.fspath(identity),
         "secs": _number("secs", secs, 32),
         "resource": resource,

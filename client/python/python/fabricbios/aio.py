@@ -65,6 +65,11 @@ class Lease(Generic[L]):
         return self.sync.lease_id
 
     @property
+    def node_id(self) -> str | None:
+        """The id of the node that granted the lease."""
+        return self.sync.node_id
+
+    @property
     def expires_at(self) -> int:
         """The end of the term in seconds of Unix time, by the clock of the node."""
         return self.sync.expires_at
