@@ -45,7 +45,7 @@ CLASS = ["permanent", "transient", "policy"]
 TYPES = {1: "cpu", 2: "mem", 3: "block", 4: "net", 5: "gpu", 0x10: "scheduler", 0xFF: "vendor"}
 KNOWN_TAGS = {*range(0x0101, 0x0105), *range(0x0201, 0x020F), *range(0x0210, 0x0214), *range(0x0301, 0x030A), 0x0310, 0x0311,
               *range(0x0401, 0x0409), 0x0410, 0x0411, 0x0412, *range(0x0501, 0x0508), *range(0x0601, 0x0606),
-              *range(0x0901, 0x090E), 0x0910,
+              *range(0x0901, 0x090F), 0x0910,
               0x0A01, 0x0A02, 0x0A03, 0x0A04, *range(0x0B01, 0x0B0A), *range(0x0C01, 0x0C05)}
 MAX_PAYLOAD = 65_536
 PEERS_MAX, QUEUE_PAIRS_MAX = 8, 64
@@ -260,6 +260,11 @@ def read_intent(area):
             "affinities": [read_affinity(value) for value in area.several(0x0910, 16)]}
 
 
+def read_token(data):
+    need(any(data), "InvalidIntent")
+    return data.hex()
+
+
 def read_width(data):
     need(number(data), "InvalidIntent")
     return number(data)
@@ -311,7 +316,8 @@ def read_alloc(r):
     terms = read_terms(area)
     foreign = [{other: stated} for other, stated in terms.items() if other != kind and any(stated.values())]
     return out | {"intent": read_intent(area), "transport": area.word(0x0904, TRANSPORT) or "auto",
-                  "rotate_on_renew": bool(area.word(0x0905, BOOL)), "terms": of_kind(kind, terms), "foreign": foreign}
+                  "rotate_on_renew": bool(area.word(0x0905, BOOL)), "request_token": mapped(area.one(0x090E, 16), read_token),
+                  "terms": of_kind(kind, terms), "foreign": foreign}
 
 
 def read_issue(r):
@@ -385,6 +391,7 @@ def read_lease(r):
     need(area.must(0x0101, 16).hex() == lease_id, "InvalidIntent")
     intent = read_intent(area)
     return out | {"effective": read_effective(area), "intent": intent if any(intent.values()) else None,
+                  "request_token": mapped(area.one(0x090E, 16), read_token),
                   "binding": read_binding(area, kind), "tenant": mapped(area.one(0x0C01), lambda it: short_text(it, 64)),
                   "end": read_end(area)}
 
@@ -770,7 +777,8 @@ def make_params(v):
     out += some_word(0x0904, transport, TRANSPORT) + flag(0x0905, v["rotate_on_renew"])
     out += flag(0x0906, block["read_only"]) + flag(0x0907, block["mutual_auth"])
     out += make_execution(cpu["execution_mode"], cpu["execution_width"], cpu["partition"])
-    return out + make_gpu_execution(gpu["execution_mode"], gpu["compute_slices"]) + make_affinities(v["intent"])
+    out += make_gpu_execution(gpu["execution_mode"], gpu["compute_slices"]) + some(0x090E, v["request_token"], bytes.fromhex)
+    return out + make_affinities(v["intent"])
 
 
 def make_kv_cache(intent):
@@ -800,7 +808,8 @@ def make_lease(v):
     if coordinates:
         makers = {"mem": make_rdma, "block": make_nvmeof, "net": make_net, "gpu": make_gpu, "cpu": make_cpu}
         area += makers[kind](coordinates)
-    area += make_kv_cache(intent) + make_effective(v["effective"]) + make_affinities(intent)
+    area += make_kv_cache(intent) + make_effective(v["effective"]) + some(0x090E, v["request_token"], bytes.fromhex)
+    area += make_affinities(intent)
     return out + counted(area + some(0x0C01, v["tenant"], str.encode) + make_end(v["end"]))
 
 

@@ -124,6 +124,7 @@ mod tests {
             tenant: None,
             end: None,
             intent: None,
+            request_token: None,
         }
     }
 

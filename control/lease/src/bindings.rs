@@ -132,6 +132,7 @@ impl LeaseTable {
             let answer = answer(waiting);
             let after = match waiting {
                 Waiting::Grant if answer.is_ok() => After::Grant(binding_id),
+                Waiting::Repeat if answer.is_ok() => After::Repeat(id),
                 Waiting::Peers if answer.is_ok() => After::Nothing,
                 _ => After::Journal,
             };

@@ -57,6 +57,9 @@ pub enum After {
     /// If the changes cannot be written, the client is refused and [`crate::LeaseTable::on_grant_lost`] takes the lease
     /// back.
     Grant(BindingId),
+    /// Every change so far is durable, and the grant of this lease is confirmed. The answer is for a repeat of the
+    /// request that got the lease.
+    Repeat(LeaseId),
 }
 
 /// An order to a provider; plain data.

@@ -9,6 +9,7 @@ use crate::{
     BootTime, Change, Event, LeaseTable, Linger, Note, Now, Order, State, StepError,
     config::{CUT_PATIENCES, LINGERS_AT_ONCE},
     lease::{OldKey, Stage, Waiting},
+    repeats::gets_no_other,
     standing::unavailable,
     timers::Timer,
 };
@@ -219,7 +220,8 @@ impl LeaseTable {
         }
         let info = lease.info(now, false);
         let over = lease.over();
-        if lease.granted() {
+        let (granted, is_kept) = (lease.granted(), lease.state() == State::Grace);
+        if granted {
             let record = lease.record();
             self.journal(Change::PutLease(record));
         }
@@ -227,6 +229,9 @@ impl LeaseTable {
             "the binding was not made, or not in time, and was taken back; nothing was leased";
         self.answer_waiting(id, |waiting| match waiting {
             Waiting::Grant => Err(unavailable(overdue)),
+            Waiting::Repeat if !granted => Err(unavailable(overdue)),
+            Waiting::Repeat if is_kept => Ok(Reply::Lease(info.clone())),
+            Waiting::Repeat => Err(gets_no_other(over.clone())),
             Waiting::Rebind | Waiting::Peers | Waiting::Renew => Err(over.clone()),
             Waiting::Free => Ok(Reply::Lease(info.clone())),
             Waiting::Revoke => Ok(Reply::Revoked(RevokeOutcome::TornDown)),

@@ -4,7 +4,10 @@ use core::fmt;
 
 /// The format of the files that a later version of the node has to read: the journal with its records, and the data
 /// that a pool stores about itself. Each of them carries this number. docs/compatibility.md says when it is raised.
-pub const FORMAT: u64 = 8;
+pub const FORMAT: u64 = 9;
+
+/// The oldest format that is read.
+const OLDEST: u64 = 8;
 
 /// The format of a file that this version cannot read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,10 +17,10 @@ impl OtherFormat {
     /// Checks the number that was found in a file.
     ///
     /// # Errors
-    /// The number is not [`FORMAT`]; the error contains it.
+    /// This version does not read the number; the error contains it.
     pub fn refuse(found: u64) -> Result<(), Self> {
         match found {
-            FORMAT => Ok(()),
+            OLDEST..=FORMAT => Ok(()),
             other => Err(Self(other)),
         }
     }
@@ -28,7 +31,7 @@ impl fmt::Display for OtherFormat {
         let Self(found) = self;
         write!(
             f,
-            "it has format {found}, and this version of the node reads format {FORMAT}: start the version that wrote it"
+            "it has format {found}, and this version of the node reads formats {OLDEST} to {FORMAT}: start the version that wrote it"
         )
     }
 }

@@ -8,6 +8,7 @@
 //!   report its state waits for.
 //! - **timers**: each lease has the timers that its state wants, and there are no others.
 //! - **tenants**: the counts of a tenant match its leases.
+//! - **requests**: a request of a tenant, by its token, has one lease, and the table finds it as long as the lease is on record.
 //! - **census**: the count of each state matches the leases in that state.
 //! - **codes**: every attach code is of the lease that lists it, and a lease that nobody can join has none.
 //!
@@ -49,6 +50,8 @@ pub enum Invariant {
     Timers,
     /// The counts of a tenant match its leases.
     Tenants,
+    /// A request with a token has one lease, which is found by the token.
+    Requests,
     /// The count of each state matches the leases in that state.
     Census,
     /// Every attach code is of the lease that lists it, and a lease that nobody can join has none.
@@ -65,6 +68,7 @@ impl fmt::Display for Invariant {
             Self::States => "states",
             Self::Timers => "timers",
             Self::Tenants => "tenants",
+            Self::Requests => "requests",
             Self::Census => "census",
             Self::Codes => "codes",
         })
@@ -363,6 +367,23 @@ impl LeaseTable {
             let its: Vec<&Lease> = its.collect();
             holds(Invariant::Tenants, tenant.counts(&its), &|| {
                 format!("{name}: {tenant:?}")
+            });
+            let ended = self.ended.values().map(|ended| &ended.record);
+            let ended = ended.filter(|record| record.tenant == *name);
+            let ended = ended.map(|it| (it.requested, it.lease_id, it.granted_at_unix_ms != 0));
+            let live = its.iter().map(|it| (it.requested, it.id, it.granted()));
+            let of_requests: Vec<_> = live.chain(ended).collect();
+            let of = |token| tenant.requests.get(&token).copied();
+            let mut granted = of_requests.iter().filter(|(.., granted)| *granted);
+            let all_known =
+                granted.all(|(it, id, _)| it.is_none_or(|it| of(it.token) == Some(*id)));
+            let mut known = tenant.requests.iter();
+            let no_more = known.all(|(token, lease)| {
+                let mut all = of_requests.iter();
+                all.any(|(it, id, _)| id == lease && it.is_some_and(|it| it.token == *token))
+            });
+            holds(Invariant::Requests, all_known && no_more, &|| {
+                format!("{name}: {:?}, not {of_requests:?}", tenant.requests)
             });
         }
         let known = |lease: &Lease| self.tenants.contains_key(&lease.tenant);

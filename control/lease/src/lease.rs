@@ -9,7 +9,7 @@ use fabricbios_wire::{
 };
 
 use crate::{
-    BindingId, BootTime, LeaseRecord, Now, Placement, Policy, State, Ticket, Wanted,
+    BindingId, BootTime, LeaseRecord, Now, Placement, Policy, Requested, State, Ticket, Wanted,
     config::{CUT_PATIENCES, RENEWAL_WINDOW_FRACTION},
 };
 
@@ -22,6 +22,8 @@ mod stage;
 pub(crate) enum Waiting {
     /// The grant.
     Grant,
+    /// The lease that an earlier request with the same token got, with its binding, or its end.
+    Repeat,
     /// A new binding or key.
     Rebind,
     /// A change of the queue pairs, of which nothing is on record.
@@ -70,6 +72,8 @@ pub(crate) struct Lease {
     pub(crate) terms: Option<Box<LeaseTerms>>,
     /// See [`LeaseRecord::intent`].
     pub(crate) intent: Option<Box<LeaseIntent>>,
+    /// See [`LeaseRecord::requested`].
+    pub(crate) requested: Option<Requested>,
     pub(crate) peers: Vec<RdmaPeer>,
     /// Queue pairs of the node that it has or will get; without a client's, one. Until the lease is released.
     /// [`LeaseTable::has_queue_pairs`](crate::LeaseTable::has_queue_pairs) changes it.
@@ -121,6 +125,7 @@ impl Lease {
             effective: Effective::default(),
             terms: None,
             intent: None,
+            requested: None,
             peers: Vec::new(),
             queue_pairs: 0,
             attach_codes: Vec::new(),
@@ -353,6 +358,7 @@ impl Lease {
             fenced_by_release: self.is_fenced_by_release(),
             terms: self.terms.clone(),
             intent: self.intent.clone(),
+            requested: self.requested,
         }
     }
 

@@ -2,9 +2,10 @@
 
 use alloc::{boxed::Box, sync::Arc};
 
+use crc::{CRC_64_XZ, Crc};
 use fabricbios_wire::{
-    Binding, Effective, Generation, LeaseEnd, LeaseId, LeaseInfo, LeaseIntent, LeasePhase,
-    LeaseStatus, LeaseTerms, ResourceId, ResourceType,
+    Binding, Effective, Generation, LeaseAllocRequest, LeaseEnd, LeaseId, LeaseInfo, LeaseIntent,
+    LeasePhase, LeaseStatus, LeaseTerms, RequestToken, ResourceId, ResourceType,
 };
 use serde::{Deserialize, Serialize};
 
@@ -53,6 +54,26 @@ pub struct LeaseRecord {
     /// The use of the lease that the tenant stated: kept and reported, not enforced. Absent if the tenant stated none,
     /// and after the end.
     pub intent: Option<Box<LeaseIntent>>,
+    /// The request that got the lease, also after the end; absent if it had no token.
+    pub requested: Option<Requested>,
+}
+
+/// By this a repeat of a request for a lease is recognised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Requested {
+    /// The token of the request.
+    pub token: RequestToken,
+    /// The CRC-64/XZ of the request's payload, see [`LeaseAllocRequest::payload`]. Requests of the same length that differ
+    /// in one field have different sums.
+    pub sum: u64,
+}
+
+impl Requested {
+    pub(crate) fn by(request: &LeaseAllocRequest) -> Option<Self> {
+        let token = request.request_token?;
+        let sum = Crc::<u64>::new(&CRC_64_XZ).checksum(&request.payload());
+        Some(Self { token, sum })
+    }
 }
 
 impl LeaseRecord {
@@ -93,6 +114,7 @@ impl LeaseRecord {
             remaining_ms: 0,
             effective: self.effective,
             intent: self.intent,
+            request_token: self.requested.map(|it| it.token),
             binding: Binding::plain(self.resource_type),
             tenant: None,
             end,

@@ -9,7 +9,7 @@ use fabricbios_wire::{
 };
 
 use crate::{
-    After, Asked, BootTime, Change, Event, LeaseTable, Note, Now, State, Ticket,
+    After, Asked, BootTime, Change, Event, LeaseTable, Note, Now, Requested, State, Ticket,
     admission::{Admitted, wanted},
     lease::{Lease, OldKey, Renewal, Waiting, whole_secs},
     standing::{busy, check_operator},
@@ -45,6 +45,11 @@ impl LeaseTable {
         let after = match asked.request {
             // A refusal changes no record.
             _ if answer.is_err() => After::Nothing,
+            // Only a repeat is answered at once.
+            Request::LeaseAlloc(_) => match &answer {
+                Ok(Reply::Lease(info)) => After::Repeat(info.lease_id),
+                _ => After::Journal,
+            },
             Request::LeaseQuery(_)
             | Request::LeaseList { .. }
             | Request::LeaseAttach(_)
@@ -91,6 +96,12 @@ impl LeaseTable {
     }
 
     fn alloc(&mut self, now: Now, asked: &Asked, request: &LeaseAllocRequest) -> Decision {
+        let requested = Requested::by(request);
+        if let Some(requested) = requested
+            && let Some(id) = self.lease_of_request(now, &asked.tenant, requested.token)
+        {
+            return self.repeat(now, asked, id, requested);
+        }
         if self.leases.contains_key(&asked.fresh_id) || self.ended.contains_key(&asked.fresh_id) {
             return Err(busy("the fresh lease id is taken; ask again"));
         }
@@ -99,7 +110,8 @@ impl LeaseTable {
         self.check_capacity(now, &asked.tenant, kind, request.capacity)?;
         self.check_binds(&asked.tenant)?;
         let admitted = self.admit(now, &asked.tenant, request)?;
-        let lease = self.new_lease(now, asked, request, &admitted);
+        let mut lease = self.new_lease(now, asked, request, &admitted);
+        lease.requested = requested;
         let order = lease.bind_order();
         self.lives(lease);
         self.order(order);

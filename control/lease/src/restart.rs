@@ -320,6 +320,7 @@ impl Lease {
         self.effective = record.effective;
         self.terms.clone_from(&record.terms);
         self.intent.clone_from(&record.intent);
+        self.requested = record.requested;
         self.adoptions_failed = stays.then_some(0);
         self.end = end;
         self.over_since = ends.then_some(now.boot);

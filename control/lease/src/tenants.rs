@@ -8,10 +8,12 @@ use alloc::{
 };
 use core::time::Duration;
 
-use fabricbios_wire::{LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, ResourceType, Role};
+use fabricbios_wire::{
+    LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, RequestToken, ResourceType, Role,
+};
 
 use crate::{
-    Change, Invariant, LeaseRecord, LeaseTable, Now,
+    Change, Invariant, LeaseRecord, LeaseTable, Now, Requested, State,
     lease::Lease,
     record::Ended,
     standing::{busy, unavailable},
@@ -26,6 +28,8 @@ const RECORD_KEPT_MIN: Duration = Duration::from_millis(1);
 pub(crate) struct Tenant {
     pub(crate) live: BTreeSet<LeaseId>,
     pub(crate) ended: BTreeSet<LeaseId>,
+    /// The lease of each request with a token. The entries go with their leases, so they are no more than these.
+    pub(crate) requests: BTreeMap<RequestToken, LeaseId>,
     /// Live leases that are over and not clean, see [`crate::leaving`].
     pub(crate) leaving: BTreeSet<LeaseId>,
     /// The amount of each kind that its live leases hold, in the unit of the kind.
@@ -37,6 +41,21 @@ pub(crate) struct Tenant {
 }
 
 impl Tenant {
+    /// Names the lease as the one of its request.
+    fn remember_request(&mut self, requested: Option<Requested>, id: LeaseId) {
+        let requests = &mut self.requests;
+        requested.map(|it| requests.insert(it.token, id));
+    }
+
+    /// Forgets the request of a lease, unless another lease has answered it since.
+    fn forget_request(&mut self, requested: Option<Requested>, id: LeaseId) {
+        if let Some(Requested { token, .. }) = requested
+            && self.requests.get(&token) == Some(&id)
+        {
+            self.requests.remove(&token);
+        }
+    }
+
     /// Whether the counts match these leases.
     pub(crate) fn counts(&self, leases: &[&Lease]) -> bool {
         let ids: BTreeSet<LeaseId> = leases.iter().map(|lease| lease.id).collect();
@@ -174,6 +193,10 @@ impl LeaseTable {
     pub(crate) fn lives(&mut self, lease: Lease) {
         let tenant = self.tenants.entry(lease.tenant.clone()).or_default();
         tenant.live.insert(lease.id);
+        // A lease of an earlier run that was never granted is the one of no request.
+        if lease.granted() || lease.state() == State::Binding {
+            tenant.remember_request(lease.requested, lease.id);
+        }
         *tenant.holds.entry(lease.kind).or_default() += lease.placement.amount();
         tenant.queue_pairs += lease.queue_pairs;
         self.change_held(&lease, true);
@@ -189,6 +212,7 @@ impl LeaseTable {
             let enough = tenant.live.remove(&lease.id) && *holds >= length && pairs.is_some();
             *holds = holds.saturating_sub(length);
             tenant.queue_pairs = pairs.unwrap_or(0);
+            tenant.forget_request(lease.requested, lease.id);
             enough
         });
         self.forget_idle(&lease.tenant);
@@ -222,6 +246,10 @@ impl LeaseTable {
         let left = self.policy.keep_ended.saturating_sub(since);
         let at = now.boot + left.max(RECORD_KEPT_MIN);
         self.change_history(&name, |history| history.insert(id));
+        let granted = record.granted_at_unix_ms != 0;
+        if let Some(tenant) = self.tenants.get_mut(&name).filter(|_| granted) {
+            tenant.remember_request(record.requested, id);
+        }
         self.forget
             .set(&Some(name.clone()), Timer::Lease(id), None, Some(at));
         self.ended.insert(
@@ -261,6 +289,9 @@ impl LeaseTable {
         self.forget
             .set(&owner, Timer::Lease(id), Some(ended.forget_at), None);
         self.change_history(&tenant, |history| history.remove(&id));
+        if let Some(tenant) = self.tenants.get_mut(&tenant) {
+            tenant.forget_request(ended.record.requested, id);
+        }
         self.forget_idle(&tenant);
         self.journal(Change::RemoveLease(id));
     }

@@ -8,7 +8,7 @@ use zeroize::Zeroize;
 use crate::{
     CpuExecutionMode, CpuIsolationClass, CpuPartition, Enforcement, Generation,
     GpuExclusivityClass, GpuExecutionMode, KindBinding, LeaseId, LeaseIntent, RdmaBinding,
-    ResourceId, ResourceType, Transport, names::words,
+    RequestToken, ResourceId, ResourceType, Transport, names::words,
 };
 
 /// A lease as its holder sees it: the reply to ALLOC, RENEW, QUERY, BIND and ROTATE.
@@ -42,6 +42,8 @@ pub struct LeaseInfo {
     pub effective: Effective,
     /// 0x0901 and 0x0910: the use that the tenant stated, kept and not enforced. Boxed: few leases have one.
     pub intent: Option<Box<LeaseIntent>>,
+    /// 0x090E: the token of the request that got the lease. A node that does not know tokens sends none.
+    pub request_token: Option<RequestToken>,
     /// The kind and the coordinates; parts that the lease does not have are absent.
     pub binding: Binding,
     /// 0x0C01: the tenant. Only operators receive it; a tenant sees only its own leases.

@@ -45,6 +45,11 @@ id128! {
     /// A resource of a node. Stable across restarts of the node.
     ResourceId
 }
+id128! {
+    /// One request for a lease (0x090E): random, made by the client, never zero. A repeat with the same token gets the
+    /// same lease. No secret: it opens nothing, and counts for its tenant only.
+    RequestToken
+}
 
 /// The error of a text that is no identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

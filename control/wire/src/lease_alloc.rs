@@ -1,7 +1,7 @@
 //! LEASE_ALLOC (0x0200): `u16 resource_type, u128 resource_id, u64 capacity, u32 lease_secs,
 //! u32 grace_secs, u32 params_len, params`, the last being TLVs.
 
-use alloc::borrow::Cow;
+use alloc::{borrow::Cow, vec::Vec};
 
 use crate::{
     LeaseAllocRequest, LeaseTerms, ResourceId, ResourceType, constraints, lease_intent,
@@ -21,6 +21,14 @@ impl LeaseAllocRequest {
         r.finish()?;
         Ok(request)
     }
+
+    /// The payload of a LEASE_ALLOC: equal requests have equal bytes.
+    #[must_use]
+    pub fn payload(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        write(&mut w, self);
+        w.payload().unwrap_or_default()
+    }
 }
 
 pub(crate) fn read(r: &mut Reader<'_>) -> Decoded<LeaseAllocRequest> {
@@ -36,6 +44,7 @@ pub(crate) fn read(r: &mut Reader<'_>) -> Decoded<LeaseAllocRequest> {
         intent: lease_intent::find(&params)?,
         transport: constraints::find_transport(&params)?.unwrap_or_default(),
         rotate_on_renew: params.flag(tag::LEASE_ROTATE_ON_RENEW)?,
+        request_token: constraints::find_request_token(&params)?,
         ..LeaseAllocRequest::new(resource_type, capacity, lease_secs)
     };
     let terms = LeaseTerms::find_all(&params)?;
@@ -74,4 +83,5 @@ fn write_params(w: &mut Writer, request: &LeaseAllocRequest) {
     let transport = request.transport;
     constraints::write_transport(w, (transport != Default::default()).then_some(transport));
     constraints::write_rotate_on_renew(w, request.rotate_on_renew);
+    constraints::write_request_token(w, request.request_token);
 }

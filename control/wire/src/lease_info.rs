@@ -1,6 +1,6 @@
 //! A lease as bytes (layout ours): 88 fixed bytes, then a `u32` length and TLVs: the lease id
 //! again as 0x0101 (the sources make it part of every binding), the coordinates, the
-//! enforced classes, the tenant, and the end.
+//! enforced classes, the request token, the tenant, and the end.
 
 use alloc::{borrow::Cow, boxed::Box};
 
@@ -24,6 +24,7 @@ pub(crate) fn read(r: &mut Reader<'_>) -> Decoded<LeaseInfo> {
     lease.intent = Some(lease_intent::find(&area)?)
         .filter(|it| !it.is_empty())
         .map(Box::new);
+    lease.request_token = constraints::find_request_token(&area)?;
     lease.binding = binding_tlv::read(&area, lease.resource_type())?;
     lease.tenant = lease_end::find_tenant(&area)?;
     lease.end = lease_end::find(&area)?;
@@ -46,6 +47,7 @@ fn read_fixed(r: &mut Reader<'_>) -> Decoded<LeaseInfo> {
         remaining_ms: r.u64("remaining_ms")?,
         effective: Default::default(),
         intent: None,
+        request_token: None,
         tenant: None,
         end: None,
     })
@@ -71,6 +73,7 @@ pub(crate) fn write(w: &mut Writer, lease: &LeaseInfo) {
         binding_tlv::write(w, &lease.binding);
         w.ascending(|w| {
             constraints::write_effective(w, &lease.effective);
+            constraints::write_request_token(w, lease.request_token);
             if let Some(intent) = &lease.intent {
                 lease_intent::write(w, intent);
             }

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::{LeaseIntent, LeaseTerms, ResourceId, ResourceType, names::words};
+use crate::{LeaseIntent, LeaseTerms, RequestToken, ResourceId, ResourceType, names::words};
 
 /// LEASE_ALLOC (0x0200).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +22,9 @@ pub struct LeaseAllocRequest {
     pub transport: Transport,
     /// 0x0905: the client follows key changes, so renewal rotates the key.
     pub rotate_on_renew: bool,
+    /// 0x090E: a repeat of this request with the same token gets the same lease. Absent: each request gets a lease of
+    /// its own.
+    pub request_token: Option<RequestToken>,
     /// The kind, and the terms that only this kind has.
     pub terms: LeaseTerms,
     /// Terms of other kinds, as received from a peer, in the order of [`ResourceType`]. Plain terms are left out. A
@@ -41,6 +44,7 @@ impl LeaseAllocRequest {
             intent: LeaseIntent::default(),
             transport: Transport::Auto,
             rotate_on_renew: false,
+            request_token: None,
             terms: LeaseTerms::plain(resource_type),
             foreign: Vec::new(),
         }

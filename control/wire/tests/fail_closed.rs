@@ -87,6 +87,7 @@ fn every_wrong_length_of_a_known_tag_is_an_invalid_intent() {
         (tag::NET_HAND_OVER_ASKED, 1),
         (tag::NVMEOF_HOST_IDENTIFIER, 16),
         (tag::LEASE_INTENT_KV_CACHE, 8),
+        (tag::LEASE_REQUEST_TOKEN, 16),
         (tag::RDMA_PEER, 28),
     ];
     for (tag, right) in tags {
@@ -118,6 +119,7 @@ fn a_tag_given_twice_is_an_invalid_intent_even_when_both_agree() {
         tlv(tag::NVMEOF_HOST, b"nqn.2014-08.org.example:a"),
         tlv(tag::NVMEOF_HOST_IDENTIFIER, &[1; 16]),
         tlv(tag::LEASE_INTENT_KV_CACHE, &[1, 0, 0, 0, 0, 0, 0, 0]),
+        tlv(tag::LEASE_REQUEST_TOKEN, &[1; 16]),
     ] {
         assert_eq!(alloc_error(&one), None);
         assert_intent(&[&one[..], &tlv(0x7777, b"between"), &one].concat());

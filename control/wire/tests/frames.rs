@@ -255,6 +255,7 @@ fn the_largest_answers_fit_a_frame() {
             proof: vec![step.clone(); PROOF_STEPS_MAX],
             cleaning: vec![step; CLEANING_STEPS_MAX],
         })),
+        request_token: Some(RequestToken(1)),
         intent: Some(Box::new(LeaseIntent {
             kv_cache: Some(KvCacheIntent {
                 tier: KvCacheTier::Hot,

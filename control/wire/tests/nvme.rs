@@ -149,6 +149,7 @@ fn block_answer() -> (Header, Vec<u8>) {
         tenant: None,
         end: None,
         intent: None,
+        request_token: None,
     };
     let frame = encode_answer(&header, &Ok(Reply::Lease(lease)));
     (header, frame)

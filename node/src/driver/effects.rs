@@ -82,8 +82,14 @@ impl<E: Environment> Driver<E> {
             match self.released.pop_of(|_| true) {
                 Some((tenant, Held::Answer(ticket, answer, After::Grant(binding_id)))) => {
                     self.confirming
-                        .insert(binding_id.lease_id, (ticket, answer));
+                        .insert(binding_id.lease_id, vec![(ticket, answer)]);
                     self.dispatch(tenant, Order::Confirm(binding_id));
+                }
+                Some((_, Held::Answer(ticket, answer, After::Repeat(id)))) => {
+                    match self.confirming.get_mut(&id) {
+                        Some(waiting) => waiting.push((ticket, answer)),
+                        None => self.reply(ticket, answer),
+                    }
                 }
                 Some((_, Held::Answer(ticket, answer, _))) => self.reply(ticket, answer),
                 Some((tenant, Held::Order(order))) => self.dispatch(tenant, order),
@@ -111,6 +117,10 @@ impl<E: Environment> Driver<E> {
                 self.table
                     .on_grant_lost(self.environment.now(), binding_id.lease_id);
                 self.reply(ticket, Err(unwritten(error)));
+                continue;
+            }
+            if matches!(after, After::Repeat(_)) {
+                self.reply(ticket, Err(unwritten_before(error)));
                 continue;
             }
             let told = match answer {
@@ -142,6 +152,13 @@ pub(super) fn unwritten(error: &CommitError) -> Refusal {
     unavailable(format!(
         "nothing was leased: the node cannot write its journal ({error}); lease elsewhere, or try again when its \
          operator has seen to the disk"
+    ))
+}
+
+fn unwritten_before(error: &CommitError) -> Refusal {
+    unavailable(format!(
+        "whether this request has a lease is not known: the node cannot write its journal ({error}); repeat the request \
+         when its operator has seen to the disk"
     ))
 }
 

@@ -133,8 +133,8 @@ pub struct Driver<E> {
     held: VecDeque<(Seq, Owner, Held)>,
     /// Answers and orders whose changes are durable now. One commit can release the items of many thousands of leases.
     released: FairQueue<Held>,
-    /// Durable grants, which are answered once their store has confirmed them.
-    confirming: HashMap<LeaseId, (Ticket, Answer)>,
+    /// Durable grants and repeats of their requests, which are answered once their store has confirmed them.
+    confirming: HashMap<LeaseId, Vec<(Ticket, Answer)>>,
     /// The error of the last commit, if it failed.
     unwritable: Option<CommitError>,
     /// Since when the journal has had changes to write and has not answered.
@@ -359,7 +359,8 @@ impl<E: Environment> Driver<E> {
         match &report {
             Report::Condition(id, condition) => log_note::log_condition(*id, condition),
             Report::Confirmed(binding_id, outcome) => {
-                if let Some((ticket, answer)) = self.confirming.remove(&binding_id.lease_id) {
+                let waiting = self.confirming.remove(&binding_id.lease_id);
+                for (ticket, answer) in waiting.unwrap_or_default() {
                     let refused = outcome.as_ref().err().map(unconfirmed);
                     self.reply(ticket, refused.map_or(answer, Err));
                 }
@@ -398,7 +399,7 @@ impl<E: Environment> Driver<E> {
         let now = self.environment.now();
         let tenant = Arc::clone(&requester.tenant);
         let may_ask = self.table.check_rate(now, &tenant, role);
-        if let Err(refusal) = may_ask.and_then(|()| self.check_accepts_leases(&request)) {
+        if let Err(refusal) = may_ask.and_then(|()| self.check_accepts_leases(&tenant, &request)) {
             return requester.reply(Err(refusal));
         }
         if let Request::GetInventory(form) = request {
@@ -429,7 +430,7 @@ impl<E: Environment> Driver<E> {
     }
 
     /// Checks that new leases, and queue pairs that join one, are accepted at the moment.
-    fn check_accepts_leases(&self, request: &Request) -> Result<(), Refusal> {
+    fn check_accepts_leases(&self, tenant: &str, request: &Request) -> Result<(), Refusal> {
         let joins = matches!(
             request,
             Request::LeasePeers {
@@ -437,7 +438,9 @@ impl<E: Environment> Driver<E> {
                 ..
             }
         );
-        if !joins && !matches!(request, Request::LeaseAlloc(_)) {
+        let allocates =
+            matches!(request, Request::LeaseAlloc(_)) && !self.table.is_repeat(tenant, request);
+        if !joins && !allocates {
             return Ok(());
         }
         if self.draining.is_some() {

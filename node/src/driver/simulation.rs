@@ -31,6 +31,8 @@ use std::{
     sync::mpsc::channel,
 };
 
+use fabricbios_wire::LeaseAllocRequest;
+
 use super::*;
 use crate::journal::Key;
 use invariants::{Invariant, Mistake};
@@ -49,6 +51,8 @@ const MILLISECOND: u64 = 1_000_000;
 struct Waiting {
     who: &'static str,
     about: Option<LeaseId>,
+    /// The request for a lease, if it is one.
+    alloc: Option<LeaseAllocRequest>,
     answer: oneshot::Receiver<Answer>,
 }
 
@@ -64,6 +68,8 @@ struct Run {
     /// Jobs that wait for another job of their lease.
     blocked: VecDeque<NewJob>,
     waiting: Vec<Waiting>,
+    /// All requests for leases, with their tenants.
+    requests: Vec<(&'static str, LeaseAllocRequest)>,
     /// When the process started, or went on after a stop.
     went_on_at: u64,
     stalls_until: u64,
@@ -80,6 +86,7 @@ impl Run {
             stuck: Vec::new(),
             blocked: VecDeque::new(),
             waiting: Vec::new(),
+            requests: Vec::new(),
             went_on_at: 0,
             stalls_until: 0,
         };
@@ -150,6 +157,10 @@ impl Run {
 
     fn ask(&mut self, who: &'static str, role: Role, about: Option<LeaseId>, request: Request) {
         let (reply, answer) = oneshot::channel();
+        let alloc = match &request {
+            Request::LeaseAlloc(alloc) => Some(alloc.clone()),
+            _ => None,
+        };
         let driver = {
             let machine = self.world.lock();
             machine.say(|| format!("{who} asks {request:?}"));
@@ -166,7 +177,12 @@ impl Run {
             request,
         };
         driver.request(Some(who.into()), asked).unwrap();
-        self.waiting.push(Waiting { who, about, answer });
+        self.waiting.push(Waiting {
+            who,
+            about,
+            alloc,
+            answer,
+        });
         self.turns();
     }
 
@@ -240,14 +256,15 @@ impl Run {
     fn hear(&mut self) {
         for mut waiting in std::mem::take(&mut self.waiting) {
             match waiting.answer.try_recv() {
-                Ok(answer) => self.told(waiting.who, waiting.about, &answer),
+                Ok(answer) => self.told(&waiting, &answer),
                 Err(_not_yet) => self.waiting.push(waiting),
             }
         }
     }
 
     /// Checks that no client learns of a change that a crash can undo.
-    fn told(&mut self, who: &'static str, about: Option<LeaseId>, answer: &Answer) {
+    fn told(&mut self, waiting: &Waiting, answer: &Answer) {
+        let (who, about) = (waiting.who, waiting.about);
         let mut machine = self.world.lock();
         machine.say(|| format!("{who} is answered {answer:?}"));
         let Ok(Reply::Lease(info)) = answer else {
@@ -261,6 +278,9 @@ impl Run {
         if !is_durable {
             let why = format_args!("what is told of lease {id} is not on record");
             machine.breaks(Invariant::NoAnswerBeforeDurable, why);
+        }
+        if let Some(token) = waiting.alloc.as_ref().and_then(|it| it.request_token) {
+            machine.check_request(who, token, info);
         }
         match about {
             None => drop(machine.granted.entry(id).or_insert(who)),

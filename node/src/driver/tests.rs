@@ -13,7 +13,7 @@ use fabricbios_lease::{AllocationMode, Durability, Offer, Order, Policy};
 use fabricbios_testbed::fakes::{FakeMemory, Step};
 use fabricbios_wire::{
     Epoch, InventoryExtension, LeaseAllocRequest, LeaseError, LeaseInfo, LeasePhase, NodeId,
-    RefusalClass, ResourceId, ResourceType, Transport, health,
+    RefusalClass, RequestToken, ResourceId, ResourceType, Transport, health,
 };
 
 use super::*;
@@ -257,6 +257,76 @@ fn nobody_is_told_of_a_grant_before_its_store_has_confirmed_it() {
     scene.memory.let_go(Step::Confirm);
     scene.go_on(true, |driver| driver.requesters.is_empty());
     assert_eq!(lease(granted).phase, LeasePhase::Active);
+}
+
+fn asked_by(token: u128) -> Request {
+    Request::LeaseAlloc(LeaseAllocRequest {
+        request_token: Some(RequestToken(token)),
+        ..LeaseAllocRequest::new(ResourceType::Mem, 1 << 20, 60)
+    })
+}
+
+#[test]
+fn a_repeat_is_answered_with_the_grant_when_its_store_has_confirmed_it() {
+    for confirms in [true, false] {
+        let mut scene = Scene::that_confirms();
+        scene.memory.hold(Step::Confirm);
+        scene.memory.fail(Step::Confirm, !confirms);
+        let mut granted = scene.ask(asked_by(7));
+        scene.go_on(true, |driver| !driver.confirming.is_empty());
+        let mut repeated = scene.ask(asked_by(7));
+        scene.go_on(true, |driver| {
+            driver.confirming.values().any(|it| it.len() == 2)
+        });
+        assert!(repeated.try_recv().is_err(), "told too early");
+        scene.memory.let_go(Step::Confirm);
+        scene.go_on(true, |driver| driver.requesters.is_empty());
+        let answers = [&mut granted, &mut repeated].map(|it| match it.try_recv().unwrap() {
+            Ok(Reply::Lease(info)) => Ok(info.lease_id),
+            Ok(other) => panic!("{other:?}"),
+            Err(refusal) => Err(refusal),
+        });
+        assert_eq!(answers[0], answers[1]);
+        assert_eq!(answers[0].is_ok(), confirms, "{:?}", answers[0]);
+    }
+}
+
+#[test]
+fn a_repeat_is_not_told_of_a_grant_that_is_not_durable() {
+    let mut scene = Scene::new();
+    let _granted = scene.ask(asked_by(7));
+    scene.go_on(false, |driver| !driver.held.is_empty());
+    let mut repeated = scene.ask(asked_by(7));
+    assert!(repeated.try_recv().is_err(), "told before it is durable");
+    let full = CommitError::new("No space left on device");
+    scene.take(Input::Durable(Err(full)));
+    let refusal = repeated.try_recv().unwrap().unwrap_err();
+    assert_eq!(
+        (refusal.error, refusal.class),
+        (LeaseError::Unavailable, RefusalClass::Transient)
+    );
+    assert!(refusal.message.contains("repeat the request"), "{refusal}");
+}
+
+/// All memory is leased already, and a node that drains gives no lease.
+#[test]
+fn a_repeat_is_answered_where_no_lease_is_given() {
+    let mut scene = Scene::new();
+    let granted = scene.ask(asked_by(7));
+    scene.go_on(true, |driver| driver.requesters.is_empty());
+    let repeated = scene.ask(asked_by(7));
+    scene.go_on(true, |driver| driver.requesters.is_empty());
+    assert_eq!(lease(repeated).lease_id, lease(granted).lease_id);
+    scene.take(Input::Drain);
+    let mut repeated = scene.ask(asked_by(7));
+    let mut other = scene.ask(asked_by(8));
+    assert_eq!(
+        other.try_recv().unwrap().unwrap_err().error,
+        LeaseError::Unavailable
+    );
+    scene.go_on(true, Driver::is_done);
+    let refusal = repeated.try_recv().unwrap().unwrap_err();
+    assert_eq!(refusal.error, LeaseError::Revoked, "{refusal}");
 }
 
 #[test]

@@ -22,6 +22,11 @@ type Table = TableDefinition<'static, u128, &'static [u8]>;
 /// Makes the key of a table's record from its id.
 type OfId = fn(u128) -> Key;
 
+/// The format before the records of leases had [`fabricbios_lease::LeaseRecord::requested`], their last field.
+const WITHOUT_REQUESTS: u64 = 8;
+/// `None` as the last field of a record.
+const NONE: u8 = 0;
+
 /// One table for each sort of key.
 const TABLES: [(Table, OfId); 5] = [
     (Table::new("leases"), |id| Key::Lease(LeaseId(id))),
@@ -46,11 +51,16 @@ pub(super) fn read(database: &impl ReadableDatabase) -> Result<Recovered, redb::
     let number = |name| -> Result<u64, redb::Error> {
         Ok(numbers.get(name)?.map_or(0, |value| value.value()))
     };
+    let without_requests = number("format")? == WITHOUT_REQUESTS;
     let mut records = BTreeMap::new();
     for (definition, of_id) in TABLES {
         for entry in reading.open_table(definition)?.iter()? {
             let (id, value) = entry?;
-            records.insert(of_id(id.value()), value.value().to_vec().into());
+            let (key, mut value) = (of_id(id.value()), value.value().to_vec());
+            if without_requests && matches!(key, Key::Lease(_)) {
+                value.push(NONE);
+            }
+            records.insert(key, value.into());
         }
     }
     Ok(Recovered {
@@ -72,17 +82,26 @@ fn begin(database: &Database) -> Result<WriteTransaction, redb::Error> {
 
 pub(super) fn write_contents(database: &Database, contents: &Recovered) -> Result<(), redb::Error> {
     let writing = begin(database)?;
-    put_start(&writing, contents)?;
-    let records = contents.records.iter();
-    let group = records.map(|(key, value)| (*key, Some(value.clone())));
-    put_records(&writing, &group.collect())?;
+    put_all(&writing, contents)?;
     Ok(writing.commit()?)
 }
 
+/// Writes down a start, and every record if an earlier version wrote the file.
 pub(super) fn write_start(database: &Database, contents: &Recovered) -> Result<(), redb::Error> {
+    let is_converted = format_of(database)? != FORMAT;
     let writing = begin(database)?;
-    put_start(&writing, contents)?;
+    match is_converted {
+        true => put_all(&writing, contents)?,
+        false => put_start(&writing, contents)?,
+    }
     Ok(writing.commit()?)
+}
+
+fn put_all(writing: &WriteTransaction, contents: &Recovered) -> Result<(), redb::Error> {
+    put_start(writing, contents)?;
+    let records = contents.records.iter();
+    let group = records.map(|(key, value)| (*key, Some(value.clone())));
+    put_records(writing, &group.collect())
 }
 
 fn put_start(writing: &WriteTransaction, contents: &Recovered) -> Result<(), redb::Error> {

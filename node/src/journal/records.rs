@@ -20,12 +20,13 @@ const DAMAGED: &str = "the journal holds a damaged record; move the journal away
 #[cfg(test)]
 mod tests {
     use fabricbios_lease::{
-        BootTime, Extent, FORMAT, FenceRecord, LeaseRecord, Placement, Quantity, StepError,
+        BootTime, Extent, FORMAT, FenceRecord, LeaseRecord, Placement, Quantity, Requested,
+        StepError,
     };
     use fabricbios_wire::{
         Affinity, BlockTerms, CpuIsolationClass, CpuTerms, Effective, EndCause, Generation,
         GpuTerms, LeaseEnd, LeaseId, LeaseIntent, LeasePhase, LeaseTerms, MemTerms, NetTerms,
-        ProofStep, ResourceId, ResourceType, Transport,
+        ProofStep, RequestToken, ResourceId, ResourceType, Transport,
     };
 
     use super::*;
@@ -95,6 +96,10 @@ mod tests {
             fenced_by_release: false,
             terms: Some(Box::new(terms.into())),
             intent: Some(Box::new(intent)),
+            requested: Some(Requested {
+                token: RequestToken(8),
+                sum: 9,
+            }),
         }
     }
 
@@ -131,15 +136,16 @@ mod tests {
         let parts = [encode(&placements).unwrap(), encode(&terms).unwrap()].concat();
         let whole = [whole, parts].concat();
         let hex: String = whole.iter().map(|byte| format!("{byte:02x}")).collect();
-        let of_format_8 = concat!(
+        let of_format_9 = concat!(
             "0104626c75650200802001008040802003e807c8dc0300000102000000000104000000003c0a0701040105020104616e6e61",
             "0107436f6e6e65637406077265667573656401000102010100010400010001030204067261636b2037",
+            "010809",
             "010102030a6465616c6c6f635f6d770345494f00",
             "018020020201020301037666730100000100000000020000000003000000040000000506",
         );
         assert_eq!(
             (FORMAT, hex.as_str()),
-            (8, of_format_8),
+            (9, of_format_9),
             "another shape needs another number: docs/compatibility.md"
         );
     }

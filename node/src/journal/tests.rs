@@ -1,4 +1,5 @@
 mod damage;
+mod earlier;
 
 use std::{
     fs, io,
@@ -89,6 +90,17 @@ impl Scene {
         await_durable(&reports, journal.submit(vec![put(1, "one")]));
         await_durable(&reports, journal.submit(vec![put(2, "two")]));
         (journal, reports)
+    }
+
+    /// Changes the number of the format in the file.
+    fn set_format(&self, format: u64) {
+        let numbers = redb::TableDefinition::<&str, u64>::new("numbers");
+        let database = redb::Database::open(self.path()).unwrap();
+        let writing = database.begin_write().unwrap();
+        { writing.open_table(numbers).unwrap() }
+            .insert("format", format)
+            .unwrap();
+        writing.commit().unwrap();
     }
 
     fn refused(&self) -> JournalError {

@@ -23,8 +23,8 @@ use fabricbios_wire::{
     Effective, Enforcement, Generation, GpuBinding, GpuExclusivityClass, GpuTerms, GpuVendor,
     HandOver, IssueRequest, KindBinding, LeaseAllocRequest, LeaseError, LeaseId, LeaseInfo,
     LeasePhase, LeaseStatus, LeaseTerms, MacAddress, NetBinding, NetTerms, NodeId, PciFunction,
-    RdmaBinding, RdmaStrategy, Refusal, RefusalClass, Reply, Request, ResourceId, ResourceType,
-    Role,
+    RdmaBinding, RdmaStrategy, Refusal, RefusalClass, Reply, Request, RequestToken, ResourceId,
+    ResourceType, Role,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -180,9 +180,25 @@ impl FakeNode {
         &self.gpu
     }
 
-    /// The requests so far.
+    /// The requests so far, without their tokens, which are random.
     pub(crate) fn asked(&self) -> Vec<Request> {
-        self.log.lock().unwrap().clone()
+        let mut asked = self.log.lock().unwrap().clone();
+        for request in &mut asked {
+            if let Request::LeaseAlloc(request) = request {
+                request.request_token = None;
+            }
+        }
+        asked
+    }
+
+    /// The tokens of the requests for leases so far.
+    pub(crate) fn tokens(&self) -> Vec<Option<RequestToken>> {
+        let log = self.log.lock().unwrap();
+        let token = |it: &Request| match it {
+            Request::LeaseAlloc(asked) => Some(asked.request_token),
+            _ => None,
+        };
+        log.iter().filter_map(token).collect()
     }
 
     /// Answers IDENTITY_ISSUE as a daemon does.
@@ -247,6 +263,7 @@ pub(crate) fn lease(remaining_ms: u64) -> LeaseInfo {
         tenant: None,
         end: None,
         intent: None,
+        request_token: None,
     }
 }
 

@@ -22,6 +22,7 @@ mod keys_and_terms;
 mod peers;
 mod reboots;
 mod refusals;
+mod repeats;
 mod restart;
 mod standing;
 mod told;

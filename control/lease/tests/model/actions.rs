@@ -69,6 +69,16 @@ pub(crate) struct Wish {
     pub(crate) arena: Option<usize>,
     pub(crate) kind: ResourceType,
     pub(crate) terms: Terms,
+    pub(crate) token: Token,
+}
+
+/// The token of a request for a lease.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Token {
+    None,
+    Fresh,
+    /// The token of an earlier request, counted from the last one.
+    Used(usize),
 }
 
 /// Terms for blocks and for GPUs.
@@ -94,6 +104,9 @@ impl Terms {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
     Alloc(Wish),
+    /// An earlier request for a lease, counted from the last one, again. Its tenant sends it, or the tenant so many
+    /// after this one.
+    Repeat(usize, usize),
     Renew(Asker, usize, u32),
     Free(Asker, usize),
     Bind(Asker, usize, Peer),
@@ -157,8 +170,15 @@ fn wish() -> impl Strategy<Value = Action> {
         1 => (Just(ResourceType::Mem), block_transport(), terms()),
         5 => (Just(ResourceType::Gpu), Just((Transport::Auto, Peer::None)), gpu_terms()),
     ];
-    (0..3usize, bytes, secs, grace, of_what, any::<bool>(), arena).prop_map(
-        |(tenant, bytes, secs, grace, (kind, (transport, peer), terms), rotate_on_renew, arena)| {
+    let token = prop_oneof![
+        3 => Just(Token::None),
+        8 => Just(Token::Fresh),
+        1 => (0..8usize).prop_map(Token::Used),
+    ];
+    let place = (arena, token);
+    (0..3usize, bytes, secs, grace, of_what, any::<bool>(), place).prop_map(
+        |(tenant, bytes, secs, grace, (kind, (transport, peer), terms), rotate_on_renew, place)| {
+            let (arena, token) = place;
             // Leases of GPUs have neither contents nor keys, so most of these requests ask for neither.
             let plain = kind == ResourceType::Gpu && grace != 1;
             let (grace, rotate_on_renew) = if plain {
@@ -177,6 +197,7 @@ fn wish() -> impl Strategy<Value = Action> {
                 arena,
                 kind,
                 terms,
+                token,
             })
         },
     )
@@ -233,6 +254,7 @@ pub(crate) fn comes(number: usize) -> [Action; 2] {
         arena: None,
         kind: ResourceType::Mem,
         terms: Terms::PLAIN,
+        token: Token::Fresh,
     };
     [Action::Alloc(wish), Action::Report(0, Outcome::Fine)]
 }
@@ -295,6 +317,8 @@ pub(crate) fn action() -> impl Strategy<Value = Action> {
         prop_oneof![3 => Just(0u32), 3 => 1..8_000u32, 1 => Just(60_000), 1 => Just(60_001)];
     prop_oneof![
         10 => wish(),
+        5 => (0..8usize, prop_oneof![6 => Just(0), 1 => 1..3usize])
+            .prop_map(|(which, tenant)| Action::Repeat(which, tenant)),
         8 => (asker(), who(), secs).prop_map(|(a, w, s)| Action::Renew(a, w, s)),
         3 => (asker(), who()).prop_map(|(a, w)| Action::Free(a, w)),
         4 => (asker(), who(), peer()).prop_map(|(a, w, p)| Action::Bind(a, w, p)),

@@ -29,11 +29,33 @@ impl Pair {
     }
 
     pub(super) fn alloc(&mut self, wish: Wish) {
-        let tenant = TENANTS[wish.tenant];
+        let named = wish.arena.map(|arena| self.world.resource(arena));
+        let wanted = LeaseAllocRequest {
+            request_token: match wish.token {
+                Token::None => None,
+                Token::Fresh => Some(RequestToken(u128::from(self.number()))),
+                Token::Used(which) => self.earlier(which).and_then(|(_, it)| it.request_token),
+            },
+            ..wanted(wish, named, self.numbers)
+        };
+        self.requests.push((wish.tenant, wanted.clone()));
+        self.ask_for_a_lease(wish.tenant, wanted);
+    }
+
+    fn earlier(&self, which: usize) -> Option<&(usize, LeaseAllocRequest)> {
+        self.requests.iter().rev().nth(which)
+    }
+
+    pub(super) fn repeat(&mut self, which: usize, shift: usize) {
+        if let Some((tenant, wanted)) = self.earlier(which).cloned() {
+            self.ask_for_a_lease((tenant + shift) % TENANTS.len(), wanted);
+        }
+    }
+
+    fn ask_for_a_lease(&mut self, tenant: usize, wanted: LeaseAllocRequest) {
+        let tenant = TENANTS[tenant];
         // Ids are random: their order is not the order of time.
         let id = LeaseId(u128::from(self.number().reverse_bits()));
-        let named = wish.arena.map(|arena| self.world.resource(arena));
-        let wanted = wanted(wish, named, self.numbers);
         let request = Request::LeaseAlloc(wanted.clone());
         self.ids.push((id, tenant));
         let ticket = self.ask(tenant, Asker::Holder, id, request);

@@ -46,6 +46,7 @@ impl Pair {
         self.seen
             .invariant_extents_are_disjoint(&live, &self.world.offers);
         invariant_few_lingers(&self.open, &live);
+        invariant_a_request_has_one_lease(&told);
         let fences = self.table.fences();
         self.seen.invariant_the_journal_replays(&told, &fences);
         self.seen
@@ -145,6 +146,8 @@ impl Pair {
             assert_eq!(info.effective, lease.effective(), "{lease:?}");
             assert_eq!(info.expires_at_unix_ms, lease.expires_ms, "{lease:?}");
             assert_eq!(info.capacity, lease.extent.length);
+            let token = lease.request.as_ref().and_then(|it| it.request_token);
+            assert_eq!(info.request_token, token, "{lease:?}");
             assert_eq!(info.resource_id, self.oracle.arenas[lease.arena].id);
             assert_eq!(info.granted_at_unix_ms != 0, lease.granted);
             assert!(info.binding.is_plain(), "an operator gets no key");

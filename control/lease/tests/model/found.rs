@@ -22,6 +22,7 @@ fn lease(secs: u32, grace: u32) -> Wish {
         arena: None,
         kind: ResourceType::Mem,
         terms: Terms::PLAIN,
+        token: Token::Fresh,
     }
 }
 

@@ -355,6 +355,16 @@ fn invariant_only_ports_are_bound(bind: &BindOrder) {
 }
 
 /// Only few cuts at once may linger. A cut that failed does not count: its lease is fenced.
+/// No tenant has two leases by one request.
+pub(crate) fn invariant_a_request_has_one_lease(told: &[LeaseInfo]) {
+    let mut requests = BTreeSet::new();
+    let granted = told.iter().filter(|info| info.granted_at_unix_ms != 0);
+    for info in granted.filter(|info| info.request_token.is_some()) {
+        let is_first = requests.insert((&info.tenant, info.request_token));
+        assert!(is_first, "two leases: {info:?}");
+    }
+}
+
 pub(crate) fn invariant_few_lingers(open: &[Order], live: &[LeaseInfo]) {
     let active = live.iter().filter(|info| info.phase == LeasePhase::Active);
     let active: BTreeSet<LeaseId> = active.map(|info| info.lease_id).collect();

@@ -25,14 +25,14 @@ mod restarts;
 
 use std::{net::Ipv6Addr, sync::Arc};
 
-use actions::{Action, Asker, Outcome, Peer, Step, Terms, Wish};
+use actions::{Action, Asker, Outcome, Peer, Step, Terms, Token, Wish};
 use asking::peers;
 use fabricbios_lease::*;
 use fabricbios_wire::*;
 use invariants::{
-    Journal, Seen, invariant_a_binding_that_fails_takes_nothing, invariant_bytes_have_one_holder,
-    invariant_few_lingers, invariant_nobody_is_displaced, invariant_nothing_revives,
-    invariant_permanent_means_never, invariant_the_deadline_is_ahead,
+    Journal, Seen, invariant_a_binding_that_fails_takes_nothing, invariant_a_request_has_one_lease,
+    invariant_bytes_have_one_holder, invariant_few_lingers, invariant_nobody_is_displaced,
+    invariant_nothing_revives, invariant_permanent_means_never, invariant_the_deadline_is_ahead,
 };
 use oracle::{Keys, Limits, Oracle, Said};
 use proptest::prelude::*;
@@ -232,6 +232,8 @@ struct Pair {
     reported: Vec<Report>,
     /// All leases that were ever requested, with their tenants.
     ids: Vec<(LeaseId, &'static str)>,
+    /// All requests for leases, with the numbers of their tenants.
+    requests: Vec<(usize, LeaseAllocRequest)>,
     /// All attach codes that were ever asked for.
     codes: Vec<u128>,
     numbers: u32,
@@ -251,6 +253,7 @@ impl Pair {
             open: vec![],
             reported: vec![],
             ids: vec![],
+            requests: vec![],
             codes: vec![],
             numbers: 0,
         }
@@ -264,6 +267,7 @@ impl Pair {
     fn act(&mut self, action: Action) {
         match action {
             Action::Alloc(wish) => self.alloc(wish),
+            Action::Repeat(which, tenant) => self.repeat(which, tenant),
             Action::Renew(asker, who, lease_secs) => {
                 let ask = |lease_id| Request::LeaseRenew {
                     lease_id,

@@ -31,6 +31,7 @@ fn lease(transport: Transport, secs: u32, grace: u32) -> Wish {
         arena: Some(0),
         kind: ResourceType::Mem,
         terms: Terms::PLAIN,
+        token: Token::Fresh,
     }
 }
 

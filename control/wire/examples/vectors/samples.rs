@@ -8,6 +8,8 @@ pub(crate) const LEASE: LeaseId = LeaseId(0x1011_1213_1415_1617_1819_1a1b_1c1d_1
 pub(crate) const ARENA: ResourceId = ResourceId(0x2021_2223_2425_2627_2829_2a2b_2c2d_2e2f);
 pub(crate) const NODE: NodeId = NodeId([0x5a; 32]);
 
+pub(crate) const TOKEN: RequestToken = RequestToken(0x3031_3233_3435_3637_3839_3a3b_3c3d_3e3f);
+
 pub(crate) fn gid(last: u8) -> [u8; 16] {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, last]
 }
@@ -25,6 +27,7 @@ pub(crate) fn full_alloc() -> LeaseAllocRequest {
         intent: intent(),
         transport: Transport::Rdma,
         rotate_on_renew: true,
+        request_token: Some(TOKEN),
         ..alloc(ResourceType::Mem)
     }
     .with_terms(mem::memory_of(vec![mem::peer()]))
@@ -81,6 +84,7 @@ pub(crate) fn lease(binding: Binding) -> LeaseInfo {
         tenant: None,
         end: None,
         intent: None,
+        request_token: None,
     }
 }
 
@@ -130,6 +134,7 @@ pub(crate) fn full_lease() -> LeaseInfo {
     };
     LeaseInfo {
         effective,
+        request_token: Some(TOKEN),
         ..lease(binding)
     }
 }

@@ -149,6 +149,10 @@ fn intent() -> impl Strategy<Value = LeaseIntent> {
     })
 }
 
+fn request_token() -> impl Strategy<Value = Option<RequestToken>> {
+    option::of((1..=u128::MAX).prop_map(RequestToken))
+}
+
 fn alloc() -> impl Strategy<Value = LeaseAllocRequest> {
     let amounts = (1..=u64::MAX, 1..=u32::MAX, any::<u32>());
     let rest = (
@@ -156,6 +160,7 @@ fn alloc() -> impl Strategy<Value = LeaseAllocRequest> {
         intent(),
         select(Transport::ALL),
         any::<bool>(),
+        request_token(),
     );
     // Any other code is a kind that is never leased.
     let kind = prop_oneof![kind(), resource_type()];
@@ -167,6 +172,7 @@ fn alloc() -> impl Strategy<Value = LeaseAllocRequest> {
             intent: rest.1,
             transport: rest.2,
             rotate_on_renew: rest.3,
+            request_token: rest.4,
             ..LeaseAllocRequest::new(kind, amounts.0, amounts.1)
         };
         terms.into_iter().fold(plain, LeaseAllocRequest::with_terms)
@@ -371,8 +377,9 @@ fn lease() -> impl Strategy<Value = LeaseInfo> {
     let times = any::<(u64, u64, u64, u64, u64)>();
     let was = (option::of(text(TENANT_BYTES_MAX)), option::of(lease_end()));
     let intent = intent().prop_map(|it| Some(it).filter(|it| !it.is_empty()).map(Box::new));
-    (what, life, times, effective(), binding(), was, intent).prop_map(
-        |(what, life, times, effective, binding, (tenant, end), intent)| LeaseInfo {
+    let stated = (intent, request_token());
+    (what, life, times, effective(), binding(), was, stated).prop_map(
+        |(what, life, times, effective, binding, (tenant, end), stated)| LeaseInfo {
             lease_id: what.0,
             resource_id: what.1,
             status: life.0,
@@ -388,7 +395,8 @@ fn lease() -> impl Strategy<Value = LeaseInfo> {
             binding,
             tenant,
             end: end.map(Box::new),
-            intent,
+            intent: stated.0,
+            request_token: stated.1,
         },
     )
 }

@@ -177,10 +177,20 @@ mod tests {
             for copies in [[&beside[..], &other], [&other, &beside]] {
                 let refused = Header::newest(copies).unwrap_err().to_string();
                 let numbers =
-                    format!("format 99, and this version of the node reads format {FORMAT}");
+                    format!("format 99, and this version of the node reads formats 8 to {FORMAT}");
                 assert!(refused.contains(&numbers), "{refused}");
             }
         }
+    }
+
+    /// The layout is the same.
+    #[test]
+    fn a_copy_of_format_8_is_read() {
+        let mut earlier = header(2).encode();
+        earlier[16..24].copy_from_slice(&8_u64.to_le_bytes());
+        let sum = Sha256::digest(&earlier[..SUM_AT]);
+        earlier[SUM_AT..SUM_AT + SUM_BYTES].copy_from_slice(&sum);
+        assert_eq!(Header::newest([&earlier, &[0; BYTES]]), Ok(Some(header(2))));
     }
 
     #[test]

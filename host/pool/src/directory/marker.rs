@@ -254,7 +254,7 @@ impl Text {
 
     fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
-        (Self::format_of(lines.next()?)? == FORMAT).then_some(())?;
+        OtherFormat::refuse(Self::format_of(lines.next()?)?).ok()?;
         let identity = lines.next()?.strip_prefix("identity ")?;
         let node = lines.next()?.strip_prefix("node ")?;
         let grants = lines.next()?.strip_prefix("grants ")?;

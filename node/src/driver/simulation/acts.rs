@@ -1,7 +1,7 @@
 //! What clients and operators do, what happens to the machine, and the end of a run. Each act has a generator of its own, so that a run
 //! without some acts still has the others.
 
-use fabricbios_wire::{LeaseAllocRequest, LeaseId, Request, ResourceId, Role};
+use fabricbios_wire::{LeaseAllocRequest, LeaseId, Request, RequestToken, ResourceId, Role};
 
 use super::{
     MILLISECOND, Run, TENANTS,
@@ -60,8 +60,17 @@ impl Run {
         };
         match (random.u8(..10), lease) {
             (0..5, _) | (_, None) => {
-                let request = kinds[random.usize(..kinds.len())].request(random);
-                self.ask(tenant, Role::Tenant, None, Request::LeaseAlloc(request));
+                let recent = self.requests.iter().rev().take(8).cloned();
+                let recent = random.choice(recent.collect::<Vec<_>>());
+                match recent.filter(|_| random.u8(..4) == 0) {
+                    Some((tenant, request)) => self.ask_for_a_lease(tenant, request),
+                    None => {
+                        let mut request = kinds[random.usize(..kinds.len())].request(random);
+                        request.request_token = Some(RequestToken(random.u128(1..)));
+                        self.requests.push((tenant, request.clone()));
+                        self.ask_for_a_lease(tenant, request);
+                    }
+                }
             }
             (5, Some((id, holder))) => {
                 self.ask(holder, Role::Tenant, Some(id), Request::LeaseFree(id));
@@ -87,6 +96,10 @@ impl Run {
         }
     }
 
+    fn ask_for_a_lease(&mut self, tenant: &'static str, request: LeaseAllocRequest) {
+        self.ask(tenant, Role::Tenant, None, Request::LeaseAlloc(request));
+    }
+
     /// The time until shortly before the deadline, if that is soon.
     fn until_renewable(&self, lease: LeaseId) -> u64 {
         let machine = self.world.lock();
@@ -97,13 +110,19 @@ impl Run {
         if left < 2_000 * MILLISECOND { left } else { 0 }
     }
 
-    /// The process ends at whatever it does; with `off_ms`, the machine is off for so long.
+    /// The process ends at whatever it does; with `off_ms`, the machine is off for so long. Clients that have no reply to a
+    /// request for a lease repeat it.
     fn dies(&mut self, off_ms: Option<u64>, is_in_order: bool) {
+        let lost = self.waiting.iter();
+        let lost = lost.filter_map(|it| Some((it.who, it.alloc.clone()?)));
+        let lost: Vec<_> = lost.collect();
         self.process_ends(is_in_order);
         if let Some(off_ms) = off_ms {
             self.world.lock().reboots(off_ms);
         }
         self.starts();
+        lost.into_iter()
+            .for_each(|(who, request)| self.ask_for_a_lease(who, request));
     }
 
     /// The whole process is stopped: time passes, and nothing goes on.

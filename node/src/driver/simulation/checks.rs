@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use fabricbios_lease::{
     BindOrder, FenceRecord, LeaseRecord, LeaseTable, Order, Placement, Report, State,
 };
-use fabricbios_wire::{Generation, LeaseId, LeasePhase, ResourceId};
+use fabricbios_wire::{Generation, LeaseId, LeaseInfo, LeasePhase, RequestToken, ResourceId};
 
 use super::{
     invariants::Invariant,
@@ -210,8 +210,43 @@ impl Machine {
         }
     }
 
+    /// Checks that a request gets one lease, as long as that lease is on record.
+    pub(super) fn check_request(
+        &mut self,
+        who: &'static str,
+        token: RequestToken,
+        info: &LeaseInfo,
+    ) {
+        let id = info.lease_id;
+        let before = self.requests.insert((who, token), id);
+        let other = before.filter(|it| *it != id && self.record(*it).is_some());
+        if other.is_some() || info.request_token != Some(token) {
+            let why = format_args!("request {token} of {who} has {id} and {other:?}");
+            self.breaks(Invariant::OneLeaseForARequest, why);
+        }
+    }
+
+    /// Checks that the journal has one lease of each request.
+    fn check_requests(&mut self) {
+        let of = |(key, value): (&Key, &Value)| match key {
+            Key::Lease(_) => Some(records::decode::<LeaseRecord>(value).unwrap()),
+            _ => None,
+        };
+        let leases = self.records.iter().filter_map(of);
+        let granted = leases.filter(|it| it.granted_at_unix_ms != 0);
+        let mut requests = BTreeSet::new();
+        let second = granted
+            .filter_map(|it| Some((it.tenant, it.requested?.token)))
+            .find(|it| !requests.insert(it.clone()));
+        if let Some((who, token)) = second {
+            let why = format_args!("two leases by request {token} of {who} are on record");
+            self.breaks(Invariant::OneLeaseForARequest, why);
+        }
+    }
+
     /// Checks that the journal has what was told.
     pub(super) fn check_told(&mut self) {
+        self.check_requests();
         let has = |id: &&LeaseId| self.records.contains_key(&Key::Lease(**id));
         let lives = |id: &&LeaseId| self.record(**id).flatten().is_none();
         let lost = self.granted.keys().find(|id| !has(id)).copied();

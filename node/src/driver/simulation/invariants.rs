@@ -33,6 +33,9 @@ pub(super) enum Invariant {
     RecordBeforeScrub,
     /// After a crash and after a reboot, what was told is on record.
     NothingLostOverRestart,
+    /// No request, by its token, has two leases: a client is told of another one only if the first is on record no more,
+    /// and the journal never has both.
+    OneLeaseForARequest,
     /// A pool is recognised at each start.
     PoolIsRecognised,
     /// At the end every request has an answer, or its process died.
@@ -84,6 +87,8 @@ pub(super) enum Mistake {
     SwallowsCuts,
     /// Driver and dispatcher: the cut of a lease is not carried out, if a call for the lease was late before.
     SwallowsCutsOfTheSlow,
+    /// Restart: the requests of leases are not read.
+    ForgetsRequests,
     /// Restart: resources are on offer anew after their leases were taken up.
     OffersAgain,
     /// Driver: its clock stands still while the process is stopped.
@@ -110,6 +115,7 @@ pub(super) const OF_THE_JOURNAL_AND_THE_DRIVER: Mistakes = &[
         Mistake::SwallowsCutsOfTheSlow,
         Invariant::NoFenceWithoutCause,
     ),
+    (Mistake::ForgetsRequests, Invariant::OneLeaseForARequest),
     (Mistake::OffersAgain, Invariant::TableHolds),
     (
         Mistake::SwallowsConfirmations,

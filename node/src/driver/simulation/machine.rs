@@ -6,7 +6,7 @@ use std::{
 };
 
 use fabricbios_lease::{BootTime, Now, Offer, Placement, StepError};
-use fabricbios_wire::{Generation, LeaseId, ResourceId};
+use fabricbios_wire::{Generation, LeaseId, RequestToken, ResourceId};
 
 use super::{
     MILLISECOND,
@@ -104,6 +104,8 @@ pub(super) struct Machine {
     pub(super) pages: BTreeMap<ResourceId, Vec<LeaseId>>,
     /// The two copies of each pool's header.
     pub(super) headers: BTreeMap<ResourceId, [Vec<u8>; 2]>,
+    /// The lease that a client was told for each request.
+    pub(super) requests: BTreeMap<(&'static str, RequestToken), LeaseId>,
     /// Leases whose client has written all of its pages.
     pub(super) wrote: BTreeSet<LeaseId>,
     /// The newest generation whose end this process has proved.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use fabricbios_contract::{Bindings, Provider};
-use fabricbios_lease::{LeaseTable, NetworkRights, Now, Order, Policy, Report};
+use fabricbios_lease::{LeaseRecord, LeaseTable, NetworkRights, Now, Order, Policy, Report};
 use fabricbios_wire::{Epoch, LeaseId, NodeId, Transport};
 
 use super::{
@@ -34,7 +34,7 @@ use crate::{
         Described, Inventory, ResourceStatus,
         detection::{Detection, Found},
     },
-    journal::{Change, CommitError, Recovered, Seq},
+    journal::{Change, CommitError, Key, Recovered, Seq, Value, records},
     kinds::{Continuity, Offered, OfferedResource},
     process::service,
 };
@@ -154,6 +154,9 @@ pub(super) fn start(world: &World) -> anyhow::Result<Driver<Simulated>> {
             let half = record.len() / 2;
             record.truncate(half);
         }
+        if machine.has(Mistake::ForgetsRequests) {
+            records.iter_mut().for_each(forget_request);
+        }
         let recovered = Recovered {
             epoch: Epoch(2),
             last_boot_id: machine.written_on.map(|it| it.to_string()),
@@ -188,6 +191,17 @@ pub(super) fn start(world: &World) -> anyhow::Result<Driver<Simulated>> {
         dispatcher,
     };
     Ok(Driver::new(table, environment, inventory, mailbox))
+}
+
+fn forget_request((key, value): (&Key, &mut Value)) {
+    let record = records::decode::<LeaseRecord>(value).ok();
+    if let (Key::Lease(_), Some(record)) = (key, record) {
+        let record = LeaseRecord {
+            requested: None,
+            ..record
+        };
+        *value = records::encode(&record).expect("bytes").into();
+    }
 }
 
 fn policy() -> Policy {

@@ -123,17 +123,10 @@ fn a_file_of_something_else_or_of_another_format_is_refused() {
     ));
     let other = Scene::new();
     other.open().0.close().unwrap();
-    let numbers = redb::TableDefinition::<&str, u64>::new("numbers");
-    let database = redb::Database::open(other.path()).unwrap();
-    let writing = database.begin_write().unwrap();
-    { writing.open_table(numbers).unwrap() }
-        .insert("format", FORMAT + 1)
-        .unwrap();
-    writing.commit().unwrap();
-    drop(database);
+    other.set_format(FORMAT + 1);
     let refused = other.refused().to_string();
     let expected = format!(
-        "journal {}: it has format {}, and this version of the node reads format {FORMAT}: start the version that wrote it",
+        "journal {}: it has format {}, and this version of the node reads formats 8 to {FORMAT}: start the version that wrote it",
         other.path().display(),
         FORMAT + 1
     );

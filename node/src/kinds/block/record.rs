@@ -83,11 +83,11 @@ mod tests {
     #[test]
     fn a_record_is_written_as_the_number_of_the_format_says() {
         let bytes = records::encode(&PoolRecord::of(&facts(7), Path::new("/pool"), 5)).unwrap();
-        let of_format_8 = "052f706f6f6c07008080808004802080200000000501";
+        let of_format_9 = "052f706f6f6c07008080808004802080200000000501";
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(
             (FORMAT, hex.as_str()),
-            (8, of_format_8),
+            (9, of_format_9),
             "another shape needs another number: docs/compatibility.md"
         );
     }

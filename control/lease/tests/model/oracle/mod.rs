@@ -169,6 +169,7 @@ enum OldKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waits {
     Grant,
+    Repeat,
     Rebind,
     Renew,
     Free,
@@ -203,6 +204,8 @@ enum Then {
 pub(crate) struct Held {
     pub(crate) id: LeaseId,
     pub(crate) tenant: String,
+    /// The request, if it had a token.
+    pub(crate) request: Option<LeaseAllocRequest>,
     pub(crate) arena: usize,
     pub(crate) extent: Extent,
     life: Life,

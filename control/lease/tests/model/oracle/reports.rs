@@ -346,10 +346,13 @@ impl Oracle {
     pub(super) fn tell_end(&mut self, at: usize) {
         let ended = self.lease_said(at, false);
         let over = self.leases[at].over();
+        let (granted, kept) = (self.leases[at].granted, self.leases[at].life == Life::Kept);
         for (ticket, waits) in std::mem::take(&mut self.leases[at].waits) {
             match waits {
                 Waits::Grant => self.refuse(ticket, LeaseError::Unavailable),
-                Waits::Rebind | Waits::Renew => self.refuse(ticket, over),
+                Waits::Repeat if !granted => self.refuse(ticket, LeaseError::Unavailable),
+                Waits::Repeat if kept => self.say(ticket, ended.clone()),
+                Waits::Rebind | Waits::Renew | Waits::Repeat => self.refuse(ticket, over),
                 Waits::Free => self.say(ticket, ended.clone()),
                 Waits::Revoke => self.say(ticket, Said::revoked(RevokeOutcome::TornDown)),
             }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use super::*;
 
+const REPEATS_WAITING_MAX: usize = 8;
+
 /// The terms for blocks.
 fn block_of(wanted: &LeaseAllocRequest) -> BlockTerms {
     wanted.terms.block().cloned().unwrap_or_default()
@@ -142,6 +144,9 @@ impl Oracle {
         wanted: &LeaseAllocRequest,
         extent: Option<Extent>,
     ) {
+        if let Some(at) = self.of_request(tenant, wanted) {
+            return self.repeat(ticket, at, wanted);
+        }
         let admitted = { self.room_for_a_lease(tenant, wanted) }
             .and_then(|()| self.turn_to_bind(tenant))
             .and_then(|()| self.place(wanted));
@@ -162,6 +167,7 @@ impl Oracle {
         let lease = Held {
             id,
             tenant: tenant.to_owned(),
+            request: Some(wanted.clone()).filter(|it| it.request_token.is_some()),
             arena,
             extent,
             life: Life::Asked,
@@ -208,6 +214,41 @@ impl Oracle {
         };
         self.leases.push(lease);
         self.order_bind(self.leases.len() - 1);
+    }
+
+    /// The lease of an earlier request with the token of this one. A lease that was never granted is of no request once it
+    /// is over.
+    fn of_request(&self, tenant: &str, wanted: &LeaseAllocRequest) -> Option<usize> {
+        let token = wanted.request_token?;
+        let is_it = |lease: &Held| {
+            let of = lease.request.as_ref().and_then(|it| it.request_token);
+            lease.tenant == tenant && of == Some(token) && (lease.granted || !lease.is_over())
+        };
+        self.leases.iter().position(is_it)
+    }
+
+    fn repeat(&mut self, ticket: Ticket, at: usize, wanted: &LeaseAllocRequest) {
+        let lease = &mut self.leases[at];
+        let repeats = lease.waits.iter().filter(|(_, it)| *it == Waits::Repeat);
+        let too_many = repeats.count() >= REPEATS_WAITING_MAX;
+        let waits = match lease.life {
+            Life::Asked | Life::BeingCut => true,
+            Life::NewBinding | Life::NewKey => lease.bound.is_none(),
+            _ => false,
+        };
+        if lease.request.as_ref() != Some(wanted) {
+            self.refuse(ticket, LeaseError::InvalidArgs);
+        } else if lease.is_over() {
+            let over = lease.over();
+            self.refuse(ticket, over);
+        } else if waits && too_many {
+            self.refuse(ticket, LeaseError::ResourceBusy);
+        } else if waits {
+            lease.waits.push((ticket, Waits::Repeat));
+        } else {
+            let said = self.lease_said(at, true);
+            self.say(ticket, said);
+        }
     }
 
     /// Checks the limits of leases. Ended leases do not count.

@@ -72,6 +72,8 @@ pub(crate) fn answers(c: &mut Vec<Case>) {
     let about = "a lease with every part";
     answer(c, "lease_full", about, M::LeaseQuery, Reply::Lease(samples::full_lease()));
     intents(c);
+    let asked = LeaseInfo { request_token: Some(samples::TOKEN), ..samples::rdma_lease() };
+    answer(c, "lease_request_token", "the token of its request", M::LeaseAlloc, Reply::Lease(asked));
     lease_lives(c);
     lease_ends(c);
     let last = LeaseId(samples::LEASE.0 + 1);

@@ -100,6 +100,8 @@ fn bad_intents(c: &mut Vec<Case>) {
         let bytes = damaged_lease(lease.clone(), 0x0901, instead);
         bad(c, &format!("bad_answer_intent_{name}"), kind, about, bytes, LeaseError::InvalidIntent);
     };
+    let zero = [tlv(0x0901, &[1, 0, 0, 0, 0, 0, 0, 1]), tlv(0x090E, &[0; 16])].concat();
+    add("request_token_zero", "all bytes are zero", &zero);
     add("kv_cache_tier_3", "tier 3", &tlv(0x0901, &[1, 3, 0, 0, 0, 0, 0, 1]));
     add("kv_cache_twice", "the tag again", &tlv(0x0901, &[1, 0, 0, 0, 0, 0, 0, 1]).repeat(2));
     let near = tlv(0x0910, &[1, 1, 4, 0, 1, b'x']);

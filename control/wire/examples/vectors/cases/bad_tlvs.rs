@@ -76,6 +76,13 @@ pub(crate) fn bad_tlvs(c: &mut Vec<Case>) {
     }
     let about = "a tag that is known in other areas runs out of the params";
     bad_tlv(c, "known_elsewhere_cut", about, vec![1, 2, 0, 32, 7]);
+    let token = |value: &[u8]| tlv(0x090E, value);
+    bad_tlv(c, "request_token_zero", "all bytes are zero", token(&[0; 16]));
+    bad_tlv(c, "request_token_length_0", "length 0", token(&[]));
+    bad_tlv(c, "request_token_length_15", "length 15", token(&[1; 15]));
+    bad_tlv(c, "request_token_length_17", "length 17", token(&[1; 17]));
+    bad_tlv(c, "request_token_truncated", "3 bytes of 16", token(&[1; 16])[..7].to_vec());
+    bad_tlv(c, "request_token_twice", "the tag again", token(&[1; 16]).repeat(2));
     let kv = |value: &[u8]| tlv(0x0901, value);
     bad_tlv(c, "kv_cache_version_0", "version 0", kv(&[0, 0, 0, 0, 0, 0, 0, 1]));
     bad_tlv(c, "kv_cache_version_2", "version 2", kv(&[2, 0, 0, 0, 0, 0, 0, 1]));

@@ -63,6 +63,11 @@ pub(crate) fn tlvs(c: &mut Vec<Case>) {
         ..plain.clone()
     };
     params(c, "rotate_on_renew_01", "the client follows key changes", &alloc);
+    let alloc = LeaseAllocRequest {
+        request_token: Some(samples::TOKEN),
+        ..plain.clone()
+    };
+    params(c, "request_token", "a repeat with this token gets the same lease", &alloc);
     accepted(c, &plain);
 }
 
