@@ -36,6 +36,7 @@ pub fn lease_json(info: &LeaseInfo) -> Object<'_> {
         field("remaining_ms", info.remaining_ms),
         field("effective", effective(info)),
         field("intent", info.intent.as_deref().map(intent)),
+        field("request_token", info.request_token.map(|it| it.to_string())),
         field("binding", binding(&info.binding)),
         field("tenant", info.tenant.as_deref()),
     ])

@@ -355,7 +355,8 @@ fn read_error(error: ReadToEndError) -> Lost {
     }
 }
 
-/// Whether doing a request twice has the same effect as doing it once.
+/// Whether doing a request twice has the same effect as doing it once. A LEASE_ALLOC has where the node knows request
+/// tokens: `Node::alloc_async` finds out, and repeats it.
 fn is_idempotent(request: &Request) -> bool {
     match request {
         Request::LeaseAlloc(_)

@@ -1,12 +1,19 @@
 //! The handle of a node.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use fabricbios_wire::{LeaseAllocRequest, LeaseId, LeaseInfo, NodeId, Reply, Request};
+use fabricbios_wire::{
+    LeaseAllocRequest, LeaseId, LeaseInfo, NodeId, Reply, Request, RequestToken,
+};
 
 use crate::{
     DEFAULT_NODE, ENV_NODE, ENV_NODE_ID, Error, Identity,
     link::{Link, Stream},
+    patience::patiently,
     runtime::{run, wait},
     unmet::unmet,
 };
@@ -87,9 +94,9 @@ impl Node {
     }
 
     /// A handle of the same connection that repeats requests for up to `patience`, with pauses from 10 ms to 1 s: if the
-    /// node refuses them as transient with ResourceBusy or Unavailable, or if the connection was lost. LEASE_ALLOC,
-    /// LEASE_RENEW and LEASE_ROTATE are not repeated if the node may have done them. A handle of [`Node::connect`]
-    /// repeats nothing.
+    /// node refuses them as transient with ResourceBusy or Unavailable, or if the connection was lost. LEASE_RENEW and
+    /// LEASE_ROTATE are not repeated if the node may have done them; LEASE_ALLOC is by [`Node::alloc`]. A handle of
+    /// [`Node::connect`] has no patience.
     pub fn patient(&self, patience: Duration) -> Self {
         Self {
             patience,
@@ -166,11 +173,14 @@ impl Node {
         wait(self.lease_async(request))
     }
 
-    /// Requests a lease and fails closed: a lease that enforces less than requested is freed.
-    pub async fn alloc_async(&self, request: LeaseAllocRequest) -> Result<LeaseInfo, Error> {
-        let info = self
-            .lease_async(Request::LeaseAlloc(request.clone()))
-            .await?;
+    /// Requests a lease and fails closed: a lease that enforces less than requested is freed. A request without a token
+    /// gets a random one. If the reply was lost, the request is repeated and gets the same lease: once, and for up to the
+    /// [patience](Node::patient) of this handle. It is not repeated at a node that is not seen to know tokens.
+    pub async fn alloc_async(&self, mut request: LeaseAllocRequest) -> Result<LeaseInfo, Error> {
+        if request.request_token.is_none() {
+            request.request_token = Some(random_token()?);
+        }
+        let info = self.granted_async(&request).await?;
         let missing = unmet(&request, &info);
         if missing.is_empty() {
             return Ok(info);
@@ -181,6 +191,45 @@ impl Node {
             missing,
             freed,
         })
+    }
+
+    async fn granted_async(&self, request: &LeaseAllocRequest) -> Result<LeaseInfo, Error> {
+        let began = Instant::now();
+        let rest = || self.patient(self.patience.saturating_sub(began.elapsed()));
+        let ask = async || {
+            let request = Request::LeaseAlloc(request.clone());
+            rest().lease_async(request).await
+        };
+        let lost = match ask().await {
+            Err(error) if error.may_have_happened() => error,
+            outcome => return outcome,
+        };
+        if !rest().knows_request_tokens().await {
+            return Err(lost);
+        }
+        patiently(rest().patience, Error::may_have_happened, ask).await
+    }
+
+    /// Whether the node knows request tokens: then the caller's leases show them, and LEASE_LIST is asked for one that
+    /// does. A node of an earlier version skips the token of a request, so a repeat could get a second lease there. The
+    /// reply that was lost would have told, and the version in GET_IDENTITY is for display. If no lease shows a token,
+    /// the caller decides.
+    async fn knows_request_tokens(&self) -> bool {
+        let mut after = Some(LeaseId(0));
+        while let Some(last) = after {
+            let list = Request::LeaseList {
+                after: last,
+                ended: true,
+            };
+            let Ok(Reply::Leases(page)) = self.call_async(list).await else {
+                return false;
+            };
+            if page.leases.iter().any(|it| it.request_token.is_some()) {
+                return true;
+            }
+            after = page.next.filter(|next| *next > last);
+        }
+        false
     }
 
     /// Requests a lease, blocking; see [`Node::alloc_async`].
@@ -228,4 +277,14 @@ impl Node {
         }
         freed.is_ok()
     }
+}
+
+fn random_token() -> Result<RequestToken, Error> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| Error::Local {
+        what: "make a random request token",
+        why: error.to_string(),
+    })?;
+    // Zero is no token.
+    Ok(RequestToken(u128::from_ne_bytes(bytes).max(1)))
 }

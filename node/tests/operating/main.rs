@@ -18,7 +18,7 @@ mod watchdog;
 use std::fs;
 
 use fabricbios_client::{Identity, Node};
-use fabricbios_wire::{LeaseInfo, LeasePhase, ResourceType};
+use fabricbios_wire::{LeaseAllocRequest, LeaseInfo, LeasePhase, RequestToken, ResourceType};
 use nix::sys::signal::Signal;
 
 use daemon::*;
@@ -75,6 +75,39 @@ async fn a_stop_that_keeps_leases_ends_none_and_the_next_start_adopts_them() {
     both_go_on(&third, &place.admin(), &leases).await;
     third.end(Signal::SIGKILL);
     both_go_on(&place.start(&words), &place.admin(), &leases).await;
+}
+
+/// The daemon dies after the grant is on record; whether its reply was sent makes no difference.
+#[tokio::test]
+async fn a_repeat_after_a_kill_gets_the_same_lease_of_memory_and_of_blocks() {
+    let place = Place::new();
+    let words = keeping(&place);
+    let daemon = place.start(&words);
+    let asked = |kind, token| LeaseAllocRequest {
+        request_token: Some(RequestToken(token)),
+        ..request(kind)
+    };
+    let all = [asked(ResourceType::Mem, 7), asked(ResourceType::Block, 8)];
+    let mut before = Vec::new();
+    for asked in &all {
+        let client = daemon.client(&place.admin()).await;
+        before.push(client.alloc_async(asked.clone()).await.expect("granted"));
+    }
+    daemon.end(Signal::SIGKILL);
+    let daemon = place.start(&words);
+    let client = daemon.client(&place.admin()).await;
+    for (asked, before) in all.iter().zip(&before) {
+        let again = client.alloc_async(asked.clone()).await.expect("the lease");
+        assert_eq!(again.lease_id, before.lease_id);
+        assert!(again.binding.dp_key.is_some(), "{again:?}");
+        let other = LeaseAllocRequest {
+            lease_secs: 5,
+            ..asked.clone()
+        };
+        let refused = client.alloc_async(other).await.expect_err("other terms");
+        assert!(refused.to_string().contains("other terms"), "{refused}");
+    }
+    daemon.end(Signal::SIGTERM);
 }
 
 #[tokio::test]

@@ -121,6 +121,49 @@ async fn space_that_is_being_scrubbed_is_waited_for_by_a_client_with_patience() 
     world.stop().await;
 }
 
+/// The client loses its connection while the lease is being bound, and repeats its request over another one.
+#[tokio::test]
+async fn a_grant_whose_reply_is_lost_is_the_clients_and_there_is_no_second_one() {
+    let world = World::start().await;
+    world.memory.hold(Step::Bind);
+    let client = connect(&world.service, &world.identity).await;
+    let patient = client.patient(Duration::from_secs(120));
+    let asking = one_page(&patient);
+    world.until_binding(1).await;
+    client.close_async().await;
+    world.memory.let_go(Step::Bind);
+    let info = asking.await.expect("no panic").expect("granted");
+    assert!(world.memory.opens(rkey(&info)));
+    world.free(info.lease_id).await.expect("freed");
+    let list = Request::LeaseList {
+        after: LeaseId(0),
+        ended: true,
+    };
+    let Ok(Reply::Leases(page)) = world.operator.call_async(list).await else {
+        panic!("no list")
+    };
+    let leases: Vec<_> = page.leases.iter().map(|it| it.lease_id).collect();
+    assert_eq!(leases, [info.lease_id]);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_repeat_after_a_crash_is_told_how_its_lease_ended() {
+    let world = World::start().await;
+    let asked = LeaseAllocRequest {
+        request_token: Some(RequestToken(7)),
+        ..request(4096)
+    };
+    let info = world.operator.alloc_async(asked.clone()).await;
+    let id = info.expect("granted").lease_id;
+    let world = world.crash().await;
+    let refusal = refusal(world.operator.alloc_async(asked).await);
+    let told = (refusal.error, refusal.class);
+    assert_eq!(told, (LeaseError::Revoked, RefusalClass::Permanent));
+    assert!(refusal.message.contains(&id.to_string()), "{refusal}");
+    world.stop().await;
+}
+
 #[tokio::test]
 async fn a_cut_that_fails_fences_until_a_remediation_verifies() {
     let world = World::start().await;

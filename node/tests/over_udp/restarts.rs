@@ -57,6 +57,31 @@ async fn a_restart_adopts_leases_whose_bytes_are_in_a_file() {
     );
 }
 
+/// Of a reply that was lost with the daemon.
+#[tokio::test]
+async fn a_repeat_after_a_crash_gets_the_same_lease_with_a_key() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let world = World::start(with_file(directory.path())).await;
+    let asked = LeaseAllocRequest {
+        request_token: Some(RequestToken(7)),
+        ..request(60)
+    };
+    let before = world.grant(asked.clone()).await;
+    write(&before, 0, b"stays").await.expect("written");
+    world.crash().await;
+
+    let world = World::start(with_file(directory.path())).await;
+    let again = world.grant(asked.clone()).await;
+    assert_eq!(again.lease_id, before.lease_id);
+    assert_eq!(again.expires_at_unix_ms, before.expires_at_unix_ms);
+    assert_eq!(first(&again).await.expect("read"), *b"stays");
+    let other = world.tenant("other").await.alloc_async(asked).await;
+    let other = other.expect("a lease of its own");
+    assert_ne!(other.lease_id, before.lease_id);
+    assert_eq!(first(&other).await.expect("read"), [0; 5]);
+    world.stop().await;
+}
+
 /// Whatever happens to the files between the runs, no lease has bytes of another tenant.
 #[tokio::test]
 async fn nothing_is_adopted_into_other_bytes() {

@@ -3,11 +3,14 @@
 use std::{fs, thread, time::Duration};
 
 use fabricbios_client::{Error, Identity, Node};
-use fabricbios_wire::Request;
+use fabricbios_wire::{
+    Answer, LeaseAllocRequest, LeaseId, LeaseInfo, LeasePage, Reply, Request, RequestToken,
+    ResourceType,
+};
 
 use crate::{
     admin,
-    common::{FakeNode, LEASE},
+    common::{FakeNode, LEASE, granted},
     obliging,
 };
 
@@ -55,6 +58,104 @@ fn a_grant_is_never_asked_for_twice() {
     client.call(rotate.clone()).unwrap();
     let asked = node.asked();
     assert_eq!(asked.iter().filter(|asked| **asked == rotate).count(), 2);
+}
+
+/// A node whose answers about leases show the token, or do not.
+fn granting(knows_tokens: bool) -> impl FnMut(&Request) -> Answer + Send + 'static {
+    let mut leases: Vec<LeaseInfo> = Vec::new();
+    move |request| match request {
+        Request::LeaseAlloc(asked) => {
+            let same = |it: &&LeaseInfo| knows_tokens && it.request_token == asked.request_token;
+            if let Some(before) = leases.iter().find(same) {
+                return Ok(Reply::Lease(before.clone()));
+            }
+            let lease_id = LeaseId(leases.len() as u128 + 1);
+            let request_token = asked.request_token.filter(|_| knows_tokens);
+            let lease = LeaseInfo {
+                lease_id,
+                request_token,
+                ..granted(asked)
+            };
+            leases.push(lease.clone());
+            Ok(Reply::Lease(lease))
+        }
+        Request::LeaseList { after, .. } => {
+            // One lease a page.
+            let mut rest = leases.iter().filter(|it| it.lease_id > *after);
+            let first = rest.next().cloned();
+            let more = rest.next().is_some();
+            let next = first.as_ref().map(|it| it.lease_id).filter(|_| more);
+            Ok(Reply::Leases(LeasePage {
+                leases: first.into_iter().collect(),
+                next,
+            }))
+        }
+        other => panic!("nobody asks {other:?} here"),
+    }
+}
+
+/// Allocates over the connection of `client`; the reply is lost as the node dies, and it comes back.
+fn alloc_and_lose_the_reply(node: &mut FakeNode, client: &Node) -> Result<LeaseInfo, Error> {
+    let arrived = node.ignore_next();
+    thread::scope(|scope| {
+        let asking = scope.spawn(|| client.alloc(memory()));
+        arrived.recv().unwrap();
+        node.crash_and_restart();
+        asking.join().unwrap()
+    })
+}
+
+fn memory() -> LeaseAllocRequest {
+    LeaseAllocRequest::new(ResourceType::Mem, 4096, 60)
+}
+
+fn patient(node: &FakeNode) -> Node {
+    let client = Node::connect(&node.addr(), &admin(node)).unwrap();
+    client.patient(Duration::from_secs(60))
+}
+
+#[test]
+fn a_lost_grant_is_asked_for_again_with_its_token_where_the_node_knows_tokens() {
+    let mut node = FakeNode::start(granting(true));
+    let client = patient(&node);
+    let first = client.alloc(memory()).unwrap();
+    let lost = alloc_and_lose_the_reply(&mut node, &client).unwrap();
+    assert_ne!(lost.lease_id, first.lease_id);
+    let tokens = node.tokens();
+    let [Some(first), Some(lost), Some(again)] = tokens[..] else {
+        panic!("{tokens:?}")
+    };
+    assert_eq!(lost, again);
+    assert_ne!(lost, first, "every request has a token of its own");
+}
+
+#[test]
+fn a_lost_grant_is_not_asked_for_again_where_no_lease_shows_a_token() {
+    let mut node = FakeNode::start(granting(false));
+    let client = patient(&node);
+    client.alloc(memory()).unwrap();
+    client.alloc(memory()).unwrap();
+    let error = alloc_and_lose_the_reply(&mut node, &client).unwrap_err();
+    assert!(
+        error.to_string().contains("query before repeating"),
+        "{error}"
+    );
+    assert_eq!(node.tokens().len(), 3);
+    let lists = node.asked().into_iter();
+    let pages = lists.filter(|it| matches!(it, Request::LeaseList { .. }));
+    assert_eq!(pages.count(), 2, "all pages were read");
+}
+
+#[test]
+fn a_token_of_the_caller_is_kept() {
+    let node = FakeNode::start(granting(true));
+    let asked = LeaseAllocRequest {
+        request_token: Some(RequestToken(7)),
+        ..memory()
+    };
+    let ids = [(), ()].map(|()| patient(&node).alloc(asked.clone()).unwrap().lease_id);
+    assert_eq!(ids[0], ids[1]);
+    assert_eq!(node.tokens(), [Some(RequestToken(7)); 2]);
 }
 
 #[test]
