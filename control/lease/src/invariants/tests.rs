@@ -3,13 +3,14 @@
 use std::{vec, vec::Vec};
 
 use fabricbios_wire::{
-    Answer, Binding, EndCause, Generation, LeaseAllocRequest, LeaseError, Request, Role, Transport,
+    Answer, Binding, EndCause, Generation, LeaseAllocRequest, LeaseError, Request, RequestToken,
+    Role, Transport,
 };
 
 use super::*;
 use crate::{
     AllocationMode, Asked, BootTime, Durability, Effect, FenceScope, Offer, Policy, Proof, Report,
-    Ticket,
+    Requested, Ticket,
     room::{Holding, Need},
 };
 
@@ -19,6 +20,11 @@ const OTHER: ResourceId = ResourceId(2);
 const NOW: Now = Now {
     boot: BootTime(1_000_000_000),
     unix_ms: 1_700_000_000_000,
+};
+
+const TWICE: Requested = Requested {
+    token: RequestToken(7),
+    sum: 9,
 };
 
 /// Plants a violation.
@@ -142,7 +148,7 @@ fn carried_out(order: Order) -> Option<Report> {
 
 #[test]
 fn a_look_at_everything_finds_each() {
-    let plants: [(Invariant, Plant); 9] = [
+    let plants: [(Invariant, Plant); 12] = [
         (Invariant::Overlap, |node| {
             node.lease(2).placement = node.lease(1).placement.clone();
         }),
@@ -168,6 +174,18 @@ fn a_look_at_everything_finds_each() {
         }),
         (Invariant::Tenants, |node| {
             node.lease(1).tenant = "bob".into();
+        }),
+        (Invariant::Requests, |node| {
+            node.lease(2).requested = Some(TWICE);
+        }),
+        (Invariant::Requests, |node| {
+            let alice = node.table.tenants.get_mut("alice").unwrap();
+            alice.requests.insert(TWICE.token, LeaseId(9));
+        }),
+        (Invariant::Requests, |node| {
+            (node.lease(1).requested, node.lease(2).requested) = (Some(TWICE), Some(TWICE));
+            let alice = node.table.tenants.get_mut("alice").unwrap();
+            alice.requests.insert(TWICE.token, LeaseId(1));
         }),
         (Invariant::Census, |node| {
             node.table.recount(None, Some((State::Grace, false)));
