@@ -275,9 +275,7 @@ fn a_repeat_is_answered_with_the_grant_when_its_store_has_confirmed_it() {
         let mut granted = scene.ask(asked_by(7));
         scene.go_on(true, |driver| !driver.confirming.is_empty());
         let mut repeated = scene.ask(asked_by(7));
-        scene.go_on(true, |driver| {
-            driver.confirming.values().any(|it| it.len() == 2)
-        });
+        scene.go_on(true, |it| it.held.is_empty() && it.released.is_empty());
         assert!(repeated.try_recv().is_err(), "told too early");
         scene.memory.let_go(Step::Confirm);
         scene.go_on(true, |driver| driver.requesters.is_empty());
