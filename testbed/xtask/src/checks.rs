@@ -99,13 +99,8 @@ pub(crate) fn advisories(layout: &Layout) -> Result<Outcome> {
     )?)
 }
 
-/// Runs the tests of the affected packages, or of all. Other steps run beside it, so its output comes at its end, unless it
-/// is `alone`.
-pub(crate) fn nextest(
-    layout: &Layout,
-    affected: Option<&Affected>,
-    alone: bool,
-) -> Result<Outcome> {
+/// Runs the tests of the affected packages, or of all.
+pub(crate) fn nextest(layout: &Layout, affected: Option<&Affected>) -> Result<Outcome> {
     // The tests wait for half of their time, for deadlines and for processes.
     let threads = 2 * std::thread::available_parallelism().map_or(1, NonZero::get);
     let threads = threads.to_string();
@@ -114,10 +109,7 @@ pub(crate) fn nextest(
     for package in affected.iter().flat_map(|it| &it.packages) {
         command.arg("-E").arg(format!("package({package})"));
     }
-    if alone {
-        return passed(command);
-    }
-    cargo::run_beside("nextest", command)
+    passed(command)
 }
 
 pub(crate) fn doctest(layout: &Layout) -> Result<Outcome> {

@@ -84,9 +84,7 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     let full = |step: &Step| arguments.full || arguments.only.contains(&step.name);
     let run = |step: &Step| match step.action {
         Action::Host(action) => step.run(|| action(layout)),
-        Action::Nextest => {
-            step.run(|| checks::nextest(layout, affected.as_ref(), steps.len() == 1))
-        }
+        Action::Nextest => step.run(|| checks::nextest(layout, affected.as_ref())),
         Action::Sim => step.run(|| crate::sim::step(layout, scope)),
         Action::Pip => step.run(|| crate::pip::step(layout, scope)),
         Action::Gpu => step.run(|| crate::gpu_test::step(layout, scope)),
@@ -95,8 +93,7 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     };
     let mut report = Report::default();
     std::thread::scope(|threads| {
-        // Unit tests wait for half of their time, and the seeds are run by one thread: meanwhile the steps behind them
-        // build.
+        // One thread runs the seeds: meanwhile the steps behind them build.
         let mut waiting = None;
         for group in steps.chunk_by(|one, next| one.waits() == next.waits()) {
             let run = || group.iter().map(|step| run(step)).collect::<Vec<Ended>>();
@@ -152,7 +149,7 @@ impl Step {
 
     /// Whether the step leaves a processor of the host to others for most of its time.
     fn waits(&self) -> bool {
-        matches!(self.action, Action::Nextest | Action::Sim)
+        matches!(self.action, Action::Sim)
     }
 }
 
