@@ -7,7 +7,7 @@ use std::{
 };
 
 use fabricbios_wire::{
-    LeaseAllocRequest, LeaseId, LeaseInfo, NodeId, Reply, Request, RequestToken,
+    LeaseAllocRequest, LeaseId, LeaseInfo, NodeId, RefusalClass, Reply, Request, RequestToken,
 };
 
 use crate::{
@@ -207,7 +207,14 @@ impl Node {
         if !rest().knows_request_tokens().await {
             return Err(lost);
         }
-        patiently(rest().patience, Error::may_have_happened, ask).await
+        match patiently(rest().patience, Error::may_have_happened, ask).await {
+            Ok(info) => Ok(info),
+            Err(Error::Refused(refusal)) if refusal.class != RefusalClass::Transient => {
+                Err(Error::Refused(refusal))
+            }
+            // Nothing is known of the first request: it may have been granted.
+            Err(_without_a_decision) => Err(lost),
+        }
     }
 
     /// Whether the node knows request tokens: then the caller's leases show them, and LEASE_LIST is asked for one that
