@@ -13,7 +13,8 @@ use std::{
 
 use clap::Args;
 use fabricbios_client::{Identity, Node};
-use fabricbios_control::Fabric;
+use fabricbios_control::Membership;
+use fabricbios_fabric::Fabric;
 use fabricbios_helper::Program;
 use fabricbios_node::{
     journal::past::Past, kinds::gpu::GpuParts, kinds::memory, process::service::Service,
@@ -80,14 +81,18 @@ fn start(state_dir: &Path) -> anyhow::Result<(Service, Node)> {
     let memory = Arc::new(FakeMemory::new(ARENA, 1 << 30));
     let offered = memory::offered(memory.offer(), memory.provider(), 1 << 30);
     let fabric = Fabric::open_or_create(state_dir, SystemTime::now())?;
+    let admin = fabric
+        .admin_identity()
+        .ok_or_else(|| anyhow::anyhow!("a node alone has an operator"))?
+        .to_owned();
     let service = Service::start(
         &settings,
-        &fabric,
+        &Membership::new(fabric),
         Past::open(&Program::of_this_process()?, &settings)?,
         vec![offered],
         GpuParts::default(),
     )?;
-    let identity = Identity::load(fabric.admin_identity())?;
+    let identity = Identity::load(admin)?;
     let node = Node::connect(&service.local_addr().to_string(), &identity)?;
     Ok((service, node))
 }

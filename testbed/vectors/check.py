@@ -34,7 +34,7 @@ TRANSPORT = ["auto", "rdma", "udp", "both", "nvme-tcp", "nvme-rdma"]
 TIER = ["hot", "warm", "cold"]
 BOOL = [False, True]
 FORM = ["flat", "structured"]
-ROLE = ["tenant", "operator"]
+ROLE = ["tenant", "operator", "node", "scheduler"]
 LEASE_STATUS = ["active", "expired", "revoked"]
 PHASE = ["binding", "active", "grace", "expired", "revoked", "freed", "fenced"]
 CAUSE = ["expired", "freed", "revoked", "node_stopped", "node_restarted", "key_not_retired", "binding_failed",
@@ -321,7 +321,7 @@ def read_alloc(r):
 
 
 def read_issue(r):
-    role, secs, tenant = r.word(ROLE), r.u(4), r.text(64)
+    role, secs, tenant = r.word(ROLE[:2]), r.u(4), r.text(64)
     need(tenant and set(tenant) <= TENANT_LETTERS, "InvalidArgs")
     csr = r.bytes(4096)
     need(csr, "InvalidArgs")

@@ -29,6 +29,7 @@ impl From<&Command> for Topic {
             Command::Ping
             | Command::Inventory
             | Command::Identity(_)
+            | Command::Fabric(_)
             | Command::Run(_)
             | Command::RunWatch(_) => Self::Other,
         }

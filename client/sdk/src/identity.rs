@@ -143,7 +143,7 @@ fn read_error(error: &io::Error) -> String {
     let remedy = match error.kind() {
         io::ErrorKind::NotFound => {
             "; the daemon wrote the first identity to admin.identity in its state directory, and an operator \
-             issues others"
+             issues others; a node that has joined a fabric has none of its own"
         }
         io::ErrorKind::PermissionDenied => "; run this as the file's owner",
         _ => "",

@@ -8,9 +8,8 @@ use std::{
     time::Duration,
 };
 
+use fabricbios_fabric::Principal;
 use fabricbios_wire::Role;
-
-use crate::Principal;
 
 /// The part by which operators may exceed a limit: an eighth. The role of a peer is known only after its handshake;
 /// until then every peer counts as an operator.
@@ -176,17 +175,17 @@ impl Place {
             give_back(&mut counts.unvalidated, &self.source);
             self.is_validated = true;
         }
-        let is_tenant = peer.role == Role::Tenant;
-        if is_tenant && counts.all > limits.connections_max {
+        let is_bounded = peer.role != Role::Operator;
+        if is_bounded && counts.all > limits.connections_max {
             return Err(Full::Node);
         }
-        if is_tenant && counts.by_source.get(&self.source) > Some(&source_max) {
+        if is_bounded && counts.by_source.get(&self.source) > Some(&source_max) {
             return Err(Full::Source);
         }
         let here = (peer.clone(), self.source);
         let here_max = match peer.role {
-            Role::Tenant => source_max.div_ceil(2),
             Role::Operator => usize::MAX,
+            Role::Tenant | Role::Node | Role::Scheduler => source_max.div_ceil(2),
         };
         if !take(&mut counts.by_tenant_and_source, here.clone(), here_max) {
             return Err(Full::TenantAtSource);

@@ -4,17 +4,19 @@ use std::{
     io,
     net::{IpAddr, SocketAddr},
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
+use fabricbios_fabric::{Peer, Principal};
 use fabricbios_wire::{Header, LeaseError, Refusal, RefusalClass, Request, encode_answer};
 use quinn::{Connection, RecvStream, SendStream, VarInt};
 use tokio::{sync::oneshot, time::timeout};
 
 use crate::{
-    Peer, PeerRequest, Principal, close,
+    PeerRequest, close,
     frame::{Frame, Received},
     gpu_stream::Windows,
+    rights,
     server::ServerState,
 };
 
@@ -24,9 +26,7 @@ pub(crate) const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// One stream of one peer.
 pub(crate) struct Conversation {
     pub(crate) shared: Arc<ServerState>,
-    pub(crate) principal: Principal,
-    /// When the peer's certificate ends.
-    pub(crate) not_after: SystemTime,
+    pub(crate) peer: Peer,
     local_ip: Option<IpAddr>,
     pub(crate) remote: SocketAddr,
     pub(crate) windows: Arc<Windows>,
@@ -41,8 +41,7 @@ impl Conversation {
     ) -> Self {
         Self {
             shared: Arc::clone(shared),
-            principal: peer.principal.clone(),
-            not_after: peer.not_after,
+            peer: peer.clone(),
             local_ip: connection.local_ip().map(|ip| ip.to_canonical()),
             remote: connection.remote_address(),
             windows: Arc::clone(windows),
@@ -73,9 +72,17 @@ impl Conversation {
     }
 
     async fn ask(self, header: Header, request: Request) -> Vec<u8> {
+        let fabric = self.shared.membership.now();
+        let role = match rights::role_for(request.message_type(), &self.peer, &fabric) {
+            Ok(role) => role,
+            Err(refusal) => return encode_answer(&header, &Err(refusal)),
+        };
         let (reply, replied) = oneshot::channel();
         (self.shared.on_request)(PeerRequest {
-            principal: self.principal,
+            principal: Principal {
+                role,
+                ..self.peer.principal
+            },
             listen: self.shared.listen,
             local_ip: self.local_ip,
             request,

@@ -2,10 +2,11 @@
 
 use std::{net::UdpSocket, sync::Arc};
 
+use fabricbios_fabric::Fabric;
 use fabricbios_wire::{HEADER_LEN, MAX_PAYLOAD};
 use quinn::{Endpoint, IdleTimeout, TransportConfig, VarInt};
 
-use crate::{Fabric, Limits, ServerError, tls};
+use crate::{Limits, ServerError, tls};
 
 /// Most unread bytes of a peer on one connection: several frames of the largest size.
 pub(crate) const RECEIVE_WINDOW: u32 = 9 << 16;
@@ -16,21 +17,30 @@ pub(crate) const SEND_WINDOW: u32 = RECEIVE_WINDOW;
 /// ms.
 pub(crate) const SESSION_WINDOW: u32 = 2 << 20;
 
-/// An endpoint on `socket` that serves the members of one fabric.
+/// An endpoint on `socket` that serves the members of the node's fabrics.
 pub(crate) fn endpoint(
     socket: UdpSocket,
     fabric: &Fabric,
     limits: &Limits,
 ) -> Result<Endpoint, ServerError> {
-    let crypto = tls::server_config(fabric.node(), &fabric.ca()).map_err(ServerError::Tls)?;
+    let config = server_config(fabric, limits)?;
+    let endpoint = tls::endpoint_config(fabric);
+    let runtime = Arc::new(quinn::TokioRuntime);
+    Endpoint::new(endpoint, Some(config), socket, runtime)
+        .map_err(|error| ServerError::Tls(format!("QUIC endpoint: {error}").into()))
+}
+
+/// What new connections get.
+pub(crate) fn server_config(
+    fabric: &Fabric,
+    limits: &Limits,
+) -> Result<quinn::ServerConfig, ServerError> {
+    let crypto = tls::server_config(fabric).map_err(ServerError::Tls)?;
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
     config.transport_config(Arc::new(transport(limits)?));
     // Limits count by address, so the address of a connection must not change.
     config.migration(false);
-    let endpoint = tls::endpoint_config(fabric.node());
-    let runtime = Arc::new(quinn::TokioRuntime);
-    Endpoint::new(endpoint, Some(config), socket, runtime)
-        .map_err(|error| ServerError::Tls(format!("QUIC endpoint: {error}").into()))
+    Ok(config)
 }
 
 fn transport(limits: &Limits) -> Result<TransportConfig, ServerError> {

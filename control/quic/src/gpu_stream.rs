@@ -7,6 +7,7 @@ use std::{
     time::SystemTime,
 };
 
+use fabricbios_fabric::Principal;
 use fabricbios_wire::{Header, LeaseError, LeaseId, Refusal, RefusalClass, encode_answer};
 use quinn::{Connection, RecvStream, SendStream, VarInt};
 use tokio::{
@@ -17,10 +18,11 @@ use tokio::{
 };
 
 use crate::{
-    Limits, Principal, close,
+    Limits, close,
     conversation::{Conversation, DELIVERY_TIMEOUT, deliver},
     endpoint::{RECEIVE_WINDOW, SEND_WINDOW, SESSION_WINDOW},
     relay::{self, Ended},
+    rights,
     session_places::SessionPlace,
 };
 
@@ -96,7 +98,7 @@ impl Conversation {
         let wide = self.windows.widen();
         // If the worker is gone already, the relay ends at once.
         worker.write_all(&first.bytes).await.ok();
-        let valid_for = self.not_after.duration_since(SystemTime::now());
+        let valid_for = self.peer.not_after.duration_since(SystemTime::now());
         let ended = tokio::select! {
             ended = relay::relay(&mut send, &mut recv, worker) => Some(ended),
             () = sleep(valid_for.unwrap_or_default()) => None,
@@ -117,8 +119,10 @@ impl Conversation {
     }
 
     async fn connect(&self, open: SessionOpen) -> Result<(AsyncUnixStream, SessionPlace), Refusal> {
-        let mut place = self.shared.sessions.begin(&self.principal)?;
-        let (connector, principal) = (Arc::clone(&self.shared.connector), self.principal.clone());
+        rights::check_session(&self.peer)?;
+        let principal = self.peer.principal.clone();
+        let mut place = self.shared.sessions.begin(&principal)?;
+        let connector = Arc::clone(&self.shared.connector);
         let connected = spawn_blocking(move || connector.connect(&principal, open)).await;
         let failed = |why: String| {
             tracing::warn!(lease_id = %open.lease_id, why, "a session's worker was not connected");

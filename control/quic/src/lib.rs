@@ -8,26 +8,20 @@
 #![forbid(unsafe_code)]
 
 mod admission;
-mod ca;
 mod close;
 mod conversation;
-mod durable;
 mod endpoint;
-mod error;
-mod fabric;
 mod frame;
 mod gpu_stream;
+mod membership;
 mod noise;
-mod principal;
 mod relay;
+mod rights;
 mod server;
 mod session_places;
 mod tls;
 
 pub use admission::Limits;
-pub use ca::{Ca, DEFAULT_VALIDITY, NODE_DNS_NAME};
-pub use error::{BadCertificate, FileProblem, IdentityError};
-pub use fabric::{Fabric, NodeKeys};
 pub use gpu_stream::{NoSessions, SessionConnector, SessionOpen};
-pub use principal::{Peer, Principal};
+pub use membership::Membership;
 pub use server::{OnRequest, PeerRequest, Server, ServerError};

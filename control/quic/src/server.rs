@@ -11,6 +11,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use fabricbios_fabric::{BadCertificate, Peer, Principal};
 use fabricbios_wire::{Answer, Request};
 use quinn::{Connection, ConnectionError, Endpoint, Incoming, VarInt};
 use rustls::pki_types::CertificateDer;
@@ -21,11 +22,11 @@ use tokio::{
 };
 
 use crate::{
-    BadCertificate, Fabric, Limits, Peer, Principal, SessionConnector,
+    Limits, Membership, SessionConnector,
     admission::{Admission, Full, Place},
     close,
     conversation::Conversation,
-    endpoint::endpoint,
+    endpoint::{endpoint, server_config},
     gpu_stream::Windows,
     noise::Noise,
     session_places::SessionPlaces,
@@ -87,6 +88,7 @@ pub(crate) struct ServerState {
     pub(crate) on_request: OnRequest,
     pub(crate) sessions: Arc<SessionPlaces>,
     pub(crate) connector: Arc<dyn SessionConnector>,
+    pub(crate) membership: Membership,
 }
 
 impl Server {
@@ -94,14 +96,14 @@ impl Server {
     /// sessions of GPUs. Must be called within a tokio runtime.
     pub fn start(
         listen: SocketAddr,
-        fabric: &Fabric,
+        membership: &Membership,
         limits: Limits,
         on_request: OnRequest,
         connector: Arc<dyn SessionConnector>,
     ) -> Result<Self, ServerError> {
         let listen_error = |source| ServerError::Listen { listen, source };
         let socket = UdpSocket::bind(listen).map_err(listen_error)?;
-        let endpoint = endpoint(socket, fabric, &limits)?;
+        let endpoint = endpoint(socket, &membership.now(), &limits)?;
         let local_addr = endpoint.local_addr().map_err(listen_error)?;
         let shared = Arc::new(ServerState {
             admission: Admission::new(limits.clone()),
@@ -111,6 +113,7 @@ impl Server {
             listen: local_addr,
             on_request,
             connector,
+            membership: membership.clone(),
         });
         let (stop, stopping) = watch::channel(false);
         let accepting = tokio::spawn(accept(endpoint.clone(), shared, stopping));
@@ -149,9 +152,13 @@ impl Server {
 
 async fn accept(endpoint: Endpoint, shared: Arc<ServerState>, mut stop: watch::Receiver<bool>) {
     let mut connections = JoinSet::new();
+    let mut changes = shared.membership.changes();
+    // The identity may have changed since the endpoint was made.
+    changes.mark_changed();
     loop {
         tokio::select! {
             _ = stop.changed() => break,
+            Ok(()) = changes.changed() => serve_as(&endpoint, &shared),
             incoming = endpoint.accept() => match incoming {
                 Some(incoming) => admit(&shared, incoming, &stop, &mut connections),
                 None => break,
@@ -160,6 +167,16 @@ async fn accept(endpoint: Endpoint, shared: Arc<ServerState>, mut stop: watch::R
         }
     }
     drain(&endpoint, connections).await;
+}
+
+/// New connections get the node's present certificates.
+fn serve_as(endpoint: &Endpoint, shared: &ServerState) {
+    match server_config(&shared.membership.now(), &shared.limits) {
+        Ok(config) => endpoint.set_server_config(Some(config)),
+        Err(error) => {
+            tracing::error!(%error, "the node serves with its former certificate until its next start");
+        }
+    }
 }
 
 /// Finishes open connections. New connections are refused at once, so that clients can try another node.
@@ -238,7 +255,7 @@ async fn handshake(
 ) -> Result<(Connection, Peer), HandshakeError> {
     let connecting = incoming.accept()?;
     let connection = timeout(shared.limits.handshake_timeout, connecting).await??;
-    match admitted(&connection, place) {
+    match admitted(shared, &connection, place) {
         Ok(peer) => Ok((connection, peer)),
         Err(error) => {
             let code = match error {
@@ -252,12 +269,17 @@ async fn handshake(
 }
 
 /// The peer of a connection, if its tenant may have one more.
-fn admitted(connection: &Connection, place: &mut Place) -> Result<Peer, HandshakeError> {
+fn admitted(
+    shared: &ServerState,
+    connection: &Connection,
+    place: &mut Place,
+) -> Result<Peer, HandshakeError> {
     let chain = connection
         .peer_identity()
         .and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok());
     let leaf = chain.as_ref().and_then(|chain| chain.first());
-    let peer = Peer::from_certificate(leaf.ok_or(HandshakeError::NoCertificate)?)?;
+    let leaf = leaf.ok_or(HandshakeError::NoCertificate)?;
+    let peer = shared.membership.now().peer(leaf)?;
     place.for_peer(&peer.principal)?;
     Ok(peer)
 }

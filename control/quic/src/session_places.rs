@@ -5,10 +5,11 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use fabricbios_fabric::Principal;
 use fabricbios_wire::{LeaseError, Refusal, RefusalClass};
 
 use crate::{
-    Limits, Principal,
+    Limits,
     admission::{give_back, take},
 };
 

@@ -1,129 +1,40 @@
-//! TLS 1.3 configurations from PEM texts.
+//! TLS 1.3 of the server.
 
 use std::{error::Error, sync::Arc, time::Duration};
 
+use fabricbios_fabric::Fabric;
 use fabricbios_wire::ALPN;
 use quinn::{
     ConnectionId, ConnectionIdGenerator, EndpointConfig, crypto::rustls::QuicServerConfig,
 };
-use rcgen::KeyPair;
 use ring::hmac;
 use rustls::{
-    RootCertStore, ServerConfig,
-    pki_types::{
-        CertificateDer, PrivateKeyDer,
-        pem::{self, PemObject},
-    },
-    server::{NoServerSessionStorage, WebPkiClientVerifier},
+    DistinguishedName, RootCertStore, ServerConfig,
+    server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier},
+    sign::CertifiedKey,
 };
-use zeroize::Zeroizing;
 
-use crate::{Ca, FileProblem, NodeKeys, ca::SecretKey};
-
-/// The certificate of an identity, the certificate of its CA, and the key.
-type Parts = (
-    CertificateDer<'static>,
-    CertificateDer<'static>,
-    Zeroizing<PrivateKeyDer<'static>>,
-);
-
-/// The certificate that comes first in a PEM text.
-pub(crate) fn first_certificate(pem: &[u8]) -> Result<CertificateDer<'static>, FileProblem> {
-    CertificateDer::from_pem_slice(pem).map_err(bad_pem("certificate"))
-}
-
-/// The private key of a PEM text.
-pub(crate) fn private_key(pem: &[u8]) -> Result<Zeroizing<PrivateKeyDer<'static>>, FileProblem> {
-    let key = PrivateKeyDer::from_pem_slice(pem);
-    key.map(Zeroizing::new).map_err(bad_pem("private key"))
-}
-
-/// The private key of a PEM text, in the form for signing.
-pub(crate) fn key_pair(pem: &str) -> Result<SecretKey, FileProblem> {
-    let key = KeyPair::try_from(&*private_key(pem.as_bytes())?);
-    key.map(SecretKey).map_err(|error| FileProblem::Part {
-        what: "private key",
-        why: error.to_string(),
-    })
-}
-
-/// The error in plain words: the text of the library shows lines of the file as lists of numbers.
-fn bad_pem(what: &'static str) -> impl Fn(pem::Error) -> FileProblem {
-    move |error| FileProblem::Part {
-        what,
-        why: plain(&error),
-    }
-}
-
-fn plain(error: &pem::Error) -> String {
-    match error {
-        pem::Error::MissingSectionEnd { end_marker } => {
-            let marker = String::from_utf8_lossy(end_marker);
-            format!("the file is cut short: no line \"-----END {marker}-----\" follows")
-        }
-        pem::Error::IllegalSectionStart { .. } => {
-            "a line that begins with -----BEGIN is damaged".into()
-        }
-        pem::Error::NoItemsFound => "the file has none".into(),
-        other => other.to_string(),
-    }
-}
-
-/// The first certificate of a PEM text, as text. `None`: the text has none.
-pub(crate) fn first_certificate_block(pem: &str) -> Option<&str> {
-    const END: &str = "-----END CERTIFICATE-----\n";
-    let block = &pem[pem.find("-----BEGIN CERTIFICATE-----")?..];
-    Some(&block[..block.find(END)? + END.len()])
-}
-
-/// Certificate and key of an identity file, which must be of this CA.
-pub(crate) fn identity(
-    pem: &[u8],
-    ca: &CertificateDer<'_>,
-) -> Result<(CertificateDer<'static>, Zeroizing<PrivateKeyDer<'static>>), FileProblem> {
-    let (certificate, signer, key) = parts(pem)?;
-    match signer == *ca {
-        true => Ok((certificate, key)),
-        false => Err(FileProblem::OtherFabric),
-    }
-}
-
-/// Reads an identity file: certificate, certificate of its CA, and key.
-pub(crate) fn parts(pem: &[u8]) -> Result<Parts, FileProblem> {
-    let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem)
-        .collect::<Result<_, _>>()
-        .map_err(bad_pem("certificates"))?;
-    let key = private_key(pem)?;
-    match <[_; 2]>::try_from(certificates) {
-        Ok([certificate, signer]) => Ok((certificate, signer, key)),
-        Err(found) => Err(FileProblem::Certificates(found.len())),
-    }
-}
-
-/// Checks that TLS accepts key and certificate, and that they belong together.
-pub(crate) fn check_server_keys(node: &NodeKeys) -> Result<(), rustls::Error> {
-    let builder = builder()?.with_no_client_auth();
-    let chain = vec![node.certificate.clone()];
-    builder
-        .with_single_cert(chain, node.key.clone_key())
-        .map(drop)
-}
-
-/// TLS 1.3 only, clients of this fabric only, and no resumption: each connection proves its certificate, and a request
-/// cannot be replayed.
+/// TLS 1.3 only, clients of the node's fabrics only, and no resumption: each connection proves its certificate, and a
+/// request cannot be replayed.
 pub(crate) fn server_config(
-    node: &NodeKeys,
-    ca: &Ca,
+    fabric: &Fabric,
 ) -> Result<QuicServerConfig, Box<dyn Error + Send + Sync>> {
-    let mut roots = RootCertStore::empty();
-    roots.add(ca.certificate().clone())?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    let mut certificates = Vec::new();
+    for it in fabric.certified() {
+        roots.add(it.ca.clone())?;
+        let chain = vec![it.certificate.clone()];
+        let certified = CertifiedKey::from_der(chain, fabric.key().der().clone_key(), &provider)?;
+        certificates.push((it.ca_name()?, Arc::new(certified)));
+    }
+    let roots = Arc::new(roots);
     let verifier =
-        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
-    let chain = vec![node.certificate.clone()];
-    let mut config = builder()?
+        WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider)).build()?;
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_client_cert_verifier(verifier)
-        .with_single_cert(chain, node.key.clone_key())?;
+        .with_cert_resolver(Arc::new(Certificates(certificates)));
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
@@ -131,10 +42,26 @@ pub(crate) fn server_config(
     Ok(QuicServerConfig::try_from(config)?)
 }
 
+/// The node's certificates, each with the name of its CA: that of the present fabric first.
+#[derive(Debug)]
+struct Certificates(Vec<(DistinguishedName, Arc<CertifiedKey>)>);
+
+impl ResolvesServerCert for Certificates {
+    /// A client that names the CAs it trusts (RFC 8446 §4.2.4) gets a certificate of one of them.
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let trusted = hello.certificate_authorities().unwrap_or_default();
+        let is_trusted =
+            |ca: &DistinguishedName| trusted.iter().any(|it| it.as_ref() == ca.as_ref());
+        let of_trusted = self.0.iter().find(|(ca, _)| is_trusted(ca));
+        let (_, certified) = of_trusted.or(self.0.first())?;
+        Some(Arc::clone(certified))
+    }
+}
+
 /// A stateless reset key that stays the same across restarts: a restarted node resets the old connections of its
 /// clients at once (RFC 9000 §10.3).
-pub(crate) fn endpoint_config(node: &NodeKeys) -> EndpointConfig {
-    let root = hmac::Key::new(hmac::HMAC_SHA256, node.key.secret_der());
+pub(crate) fn endpoint_config(fabric: &Fabric) -> EndpointConfig {
+    let root = hmac::Key::new(hmac::HMAC_SHA256, fabric.key().der().secret_der());
     let reset = hmac::sign(&root, b"fabricbios stateless reset");
     let mut config =
         EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, reset.as_ref())));
@@ -162,8 +89,3 @@ impl ConnectionIdGenerator for RandomIds {
 }
 
 const CONNECTION_ID_BYTES: usize = 8;
-
-fn builder() -> Result<rustls::ConfigBuilder<ServerConfig, rustls::WantsVerifier>, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    ServerConfig::builder_with_provider(provider).with_protocol_versions(&[&rustls::version::TLS13])
-}

@@ -139,6 +139,10 @@ words! {
         Tenant = 0, "tenant";
         /// May also see all leases, revoke, clear fences and issue identities.
         Operator = 1, "operator";
+        /// A node of the fabric: has no right of a tenant or operator.
+        Node = 2, "node";
+        /// A scheduler of the fabric: has no right of a tenant or operator.
+        Scheduler = 3, "scheduler";
     }
 }
 

@@ -90,7 +90,7 @@ fn read_identity(r: &mut Reader<'_>) -> Decoded<NodeIdentity> {
         node_id: NodeId(r.array("node_id")?),
         epoch: Epoch(r.u64("epoch")?),
         endpoint: endpoint::read(r)?,
-        role: r.byte_of("role", "0 or 1", Role::from_byte)?,
+        role: r.byte_of("role", "0 to 3", Role::from_byte)?,
         tenant: r.text(TENANT_BYTES_MAX, "tenant")?,
         version: r.text(VERSION_BYTES_MAX, "version")?,
     })

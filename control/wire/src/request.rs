@@ -95,11 +95,17 @@ fn read_overlap(r: &mut Reader<'_>) -> Decoded<u32> {
 
 fn read_issue(r: &mut Reader<'_>) -> Decoded<IssueRequest> {
     Ok(IssueRequest {
-        role: r.byte_of("role", "0 or 1", Role::from_byte)?,
+        role: r.byte_of("role", "0 or 1", person)?,
         valid_secs: r.u32("valid_secs")?,
         tenant: read_tenant(r)?,
         csr_der: read_csr(r)?,
     })
+}
+
+/// The roles that IDENTITY_ISSUE gives.
+fn person(byte: u8) -> Option<Role> {
+    let role = Role::from_byte(byte);
+    role.filter(|role| matches!(role, Role::Tenant | Role::Operator))
 }
 
 fn read_tenant(r: &mut Reader<'_>) -> Decoded<String> {

@@ -98,6 +98,19 @@ pub fn remaining(socket: &Path, lease_id: LeaseId) -> Result<Duration, AskError>
     }
 }
 
+/// Has the node join the fabric whose CA has signed `answer`: the node's certificate, then that of the CA, as PEM.
+/// Returns what has happened, for people.
+///
+/// # Errors
+/// See [`AskError`].
+pub fn join(socket: &Path, answer: &str) -> Result<String, AskError> {
+    let answer = answer.to_owned();
+    match ask(socket, Request::Join { answer }, None, PATIENCE_SECS)? {
+        (Reply::Joined { told }, _) => Ok(told),
+        (other, _) => Err(unexpected(&other)),
+    }
+}
+
 /// Moves this process into the lease. Processes that it starts are in the lease too.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
 //! The local socket of a node. Through it users of the machine move their own process or a network namespace into a
-//! lease, or connect to the session of a lease.
+//! lease, or connect to the session of a lease. Root has the node join a fabric here.
 //!
 //! The socket is `SOCK_SEQPACKET`: a caller connects, sends one [`Request`] and receives one [`Reply`], each a JSON
 //! object in one message. A request to enter a lease carries one descriptor: a pidfd of the caller itself, or a network
@@ -26,14 +26,14 @@ mod server;
 mod shared_memory;
 
 #[cfg(feature = "client")]
-pub use client::{AskError, ENV_SOCKET, Moved, enter, gpu_session, ping, remaining, run};
+pub use client::{AskError, ENV_SOCKET, Moved, enter, gpu_session, join, ping, remaining, run};
 #[cfg(any(feature = "client", feature = "server"))]
 pub use directory::{check_absolute, check_directory, make_passable};
 #[cfg(feature = "server")]
 pub use directory::{check_passable, is_shared};
 pub use message::{REQUEST_BYTES_MAX, Reply, Request};
 #[cfg(feature = "server")]
-pub use server::{LocalServer, Tenants};
+pub use server::{Join, LocalServer, Tenants};
 #[cfg(feature = "client")]
 pub use shared_memory::SharedMemory;
 

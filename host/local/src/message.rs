@@ -4,10 +4,10 @@ use fabricbios_wire::{LeaseError, LeaseId, Refusal, RefusalClass};
 use serde::{Deserialize, Serialize};
 
 /// Largest request, in bytes.
-pub const REQUEST_BYTES_MAX: usize = 512;
+pub const REQUEST_BYTES_MAX: usize = 8_192;
 
 /// A caller's request, such as `{"ask":"run","lease_id":"00000000000000000000000000000001"}`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
     /// Does a node answer?
@@ -34,6 +34,11 @@ pub enum Request {
         /// The session that the caller will open; 0: the lease's own session, which is started if it does not exist.
         session: u64,
     },
+    /// Join the fabric whose CA has signed this certificate. For root and the daemon's own user. No descriptor.
+    Join {
+        /// The node's certificate, then that of the CA, as PEM.
+        answer: String,
+    },
 }
 
 /// The node's answer, such as `{"entered":{"place":"/sys/fs/cgroup/…"}}`.
@@ -57,6 +62,11 @@ pub enum Reply {
     },
     /// The descriptor beside this answer is a stream socket; the worker of the session has its other end.
     Session {},
+    /// The node has joined the fabric, or was in it already.
+    Joined {
+        /// What has happened, for people.
+        told: String,
+    },
     /// The node refused. Nothing was moved.
     Refused {
         /// The name of the status, the same as in refusals over QUIC.
@@ -167,6 +177,12 @@ mod tests {
                 format!(
                     r#"{{"ask":"gpu_session","lease_id":"{id}","session":18446744073709551615}}"#
                 ),
+            ),
+            (
+                Request::Join {
+                    answer: "-----\n".into(),
+                },
+                r#"{"ask":"join","answer":"-----\n"}"#.to_owned(),
             ),
         ] {
             assert_eq!(request.encode(), text.as_bytes());

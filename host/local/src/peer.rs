@@ -16,7 +16,7 @@ use nix::{
         getsockopt,
         sockopt::{PeerCredentials, PeerPidfd},
     },
-    unistd::Pid,
+    unistd::{Pid, geteuid},
 };
 
 /// The process that has connected.
@@ -27,6 +27,8 @@ pub(crate) struct Peer {
     pub(crate) pid: i32,
     /// Whether the caller is root of this node: uid 0, and in the namespaces of this process.
     pub(crate) is_root: bool,
+    /// Whether the caller is root of this node or the user of this process, in the namespaces of this process.
+    pub(crate) runs_the_node: bool,
     /// `None`: the process has ended.
     process: Option<Pidfd>,
 }
@@ -36,14 +38,15 @@ impl Peer {
         let credentials = getsockopt(&socket, PeerCredentials)?;
         let (uid, pid) = (credentials.uid(), credentials.pid());
         let process = process(socket, pid)?;
-        let is_root = uid == 0
+        let runs_the_node = (uid == 0 || uid == geteuid().as_raw())
             && process
                 .as_ref()
                 .is_some_and(|it| is_in_own_namespaces(it, pid));
         Ok(Self {
             uid,
             pid,
-            is_root,
+            is_root: uid == 0 && runs_the_node,
+            runs_the_node,
             process,
         })
     }

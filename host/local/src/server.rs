@@ -51,6 +51,9 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// The tenants of each user, by uid.
 pub type Tenants = BTreeMap<u32, Vec<String>>;
 
+/// Joins the fabric whose CA has signed these certificates, PEM, and returns what has happened, for people. May block.
+pub type Join = Arc<dyn Fn(&str) -> Result<String, Refusal> + Send + Sync>;
+
 /// A user (uid), and whether it is root of this node: uid 0 of a container must not take a place of root.
 type User = (u32, bool);
 
@@ -66,6 +69,7 @@ pub struct LocalServer {
 struct Shared {
     tenants: Tenants,
     kinds: Vec<Arc<dyn LocalAccess>>,
+    join: Option<Join>,
     callers: Mutex<BTreeMap<User, usize>>,
     /// Leases that a caller has entered.
     entered: Mutex<BTreeSet<LeaseId>>,
@@ -73,7 +77,8 @@ struct Shared {
 
 impl LocalServer {
     /// Opens the socket at `path`. Every user of the machine may connect; a user who is neither root nor in `tenants`
-    /// is refused at once. Each of `kinds` is asked in turn for the lease that a caller names. The directory of `path`,
+    /// is refused at once. Each of `kinds` is asked in turn for the lease that a caller names. Root and the
+    /// user of this process may have the node `join` a fabric. The directory of `path`,
     /// but none above it, is made if it is missing. Only root and the user of this process may be able to write to the
     /// directory: any other user could replace the socket. If there are tenants, other users must be able to pass the
     /// directory; `/run/fabricbios` is opened to them.
@@ -84,6 +89,7 @@ impl LocalServer {
         path: &Path,
         tenants: Tenants,
         kinds: Vec<Arc<dyn LocalAccess>>,
+        join: Option<Join>,
     ) -> io::Result<Self> {
         // Only `/`, which is no socket, and an empty path have no directory above.
         let directory = path.parent().unwrap_or(path);
@@ -101,6 +107,7 @@ impl LocalServer {
         let shared = Arc::new(Shared {
             tenants,
             kinds,
+            join,
             callers: Mutex::default(),
             entered: Mutex::default(),
         });
@@ -235,7 +242,7 @@ struct Admitted {
 impl Admitted {
     fn new(peer: Peer, shared: &Arc<Shared>) -> Result<Self, Refusal> {
         let uid = peer.uid;
-        if !peer.is_root && !shared.tenants.contains_key(&uid) {
+        if !peer.runs_the_node && !shared.tenants.contains_key(&uid) {
             let who = match uid {
                 0 => {
                     "uid 0 in another user, PID or mount namespace is not root of this node, and uid 0"
@@ -297,6 +304,10 @@ impl Admitted {
                 let remaining_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
                 return Ok((Reply::Term { remaining_ms }, None));
             }
+            Request::Join { answer } => {
+                drop(descriptor);
+                return Ok((self.join(&answer)?, None));
+            }
             Request::Run { lease_id } => (lease_id, Wanted::Process),
             Request::Enter { lease_id } => (lease_id, Wanted::NetworkNamespace),
         };
@@ -346,6 +357,28 @@ impl Admitted {
                 Err(of_local(&why))
             }
         }
+    }
+
+    fn join(&self, answer: &str) -> Result<Reply, Refusal> {
+        let Peer {
+            uid, runs_the_node, ..
+        } = self.peer;
+        if !runs_the_node {
+            return Err(Refusal::new(
+                LeaseError::NotPermitted,
+                RefusalClass::Policy,
+                format!(
+                    "uid {uid} may not have this node join a fabric: root of the node may, and the user as which the daemon runs"
+                ),
+            ));
+        }
+        let join = self.shared.join.as_ref().ok_or_else(|| {
+            let why = "this node joins no fabric";
+            Refusal::new(LeaseError::Unsupported, RefusalClass::Permanent, why)
+        })?;
+        Ok(Reply::Joined {
+            told: join(answer)?,
+        })
     }
 
     fn enter(&self, lease_id: LeaseId, given: Given) -> Result<Reply, Refusal> {

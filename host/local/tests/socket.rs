@@ -22,8 +22,8 @@ use fabricbios_contract::{Caller, Entered, Given, LocalAccess, LocalRefusal};
 use fabricbios_helper::Pidfd;
 use fabricbios_lease::StepError;
 use fabricbios_local::{
-    AskError, LocalServer, Moved, Reply, Request, SharedMemory, Tenants, enter, gpu_session, ping,
-    remaining, run,
+    AskError, LocalServer, Moved, Reply, Request, SharedMemory, Tenants, enter, gpu_session, join,
+    ping, remaining, run,
 };
 use fabricbios_wire::{LeaseError, LeaseId, Refusal, RefusalClass};
 use nix::{
@@ -162,7 +162,7 @@ impl World {
         let kinds: Vec<Arc<dyn LocalAccess>> =
             vec![blue.clone(), Arc::new(Refuses), Arc::new(Sessions)];
         let path = directory.path().join("local.sock");
-        let server = LocalServer::open(&path, tenants, kinds).unwrap();
+        let server = LocalServer::open(&path, tenants, kinds, None).unwrap();
         Self {
             directory,
             server,
@@ -593,7 +593,7 @@ fn callers_that_are_gone_are_forgotten() {
 fn the_socket_of_a_killed_node_is_replaced_and_that_of_a_live_one_is_not() {
     let world = World::new();
     let path = world.path();
-    let again = || LocalServer::open(&path, Tenants::new(), Vec::new());
+    let again = || LocalServer::open(&path, Tenants::new(), Vec::new(), None);
     let error = again().unwrap_err().to_string();
     assert!(error.contains("another process serves"), "{error}");
     ping(&path).unwrap();
@@ -620,7 +620,7 @@ fn the_socket_of_a_killed_node_is_replaced_and_that_of_a_live_one_is_not() {
 #[test]
 fn every_user_may_connect_and_nobody_may_replace_the_socket() {
     let directory = reachable();
-    let open = |path: &Path| LocalServer::open(path, Tenants::new(), Vec::new());
+    let open = |path: &Path| LocalServer::open(path, Tenants::new(), Vec::new(), None);
     let path = directory.path().join("made/local.sock");
     let server = open(&path).unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -649,7 +649,7 @@ fn a_directory_that_no_tenant_passes_is_refused() {
     let of_tenants = || Tenants::from([(REDS, vec!["red".to_owned()])]);
     for (mode, passes) in [(0o700, false), (0o744, false), (0o710, true), (0o755, true)] {
         fs::set_permissions(&inner, Permissions::from_mode(mode)).unwrap();
-        let opened = LocalServer::open(&path, of_tenants(), Vec::new());
+        let opened = LocalServer::open(&path, of_tenants(), Vec::new(), None);
         assert_eq!(opened.is_ok(), passes, "{mode:o}");
         if let Err(error) = opened.map(drop) {
             let error = error.to_string();
@@ -660,7 +660,7 @@ fn a_directory_that_no_tenant_passes_is_refused() {
         }
         let still = fs::metadata(&inner).unwrap().permissions().mode() & 0o777;
         assert_eq!(still, mode, "the operator's");
-        LocalServer::open(&path, Tenants::new(), Vec::new()).unwrap();
+        LocalServer::open(&path, Tenants::new(), Vec::new(), None).unwrap();
     }
 }
 
@@ -668,7 +668,7 @@ fn a_directory_that_no_tenant_passes_is_refused() {
 #[ignore = "needs the lab: root"]
 fn nobody_may_move_a_directory_above_the_socket() {
     let root = reachable();
-    let open = |path: PathBuf| LocalServer::open(&path, Tenants::new(), Vec::new());
+    let open = |path: PathBuf| LocalServer::open(&path, Tenants::new(), Vec::new(), None);
     let above = root.path().join("above");
     fs::create_dir_all(above.join("inner")).unwrap();
     let link = root.path().join("link");
@@ -742,7 +742,7 @@ fn each_refusal_of_a_session_is_told_as_what_it_is() {
     let without = |kinds: Vec<Arc<dyn LocalAccess>>| {
         let other = path.with_file_name("other.sock");
         let tenants = Tenants::from([(geteuid().as_raw(), Vec::new())]);
-        let server = LocalServer::open(&other, tenants, kinds).unwrap();
+        let server = LocalServer::open(&other, tenants, kinds, None).unwrap();
         let asked = gpu_session(&other, BLUE, 0).unwrap_err();
         drop(server);
         match asked {
@@ -884,7 +884,7 @@ fn a_descriptor_that_nobody_asked_for_is_closed_before_a_session_is_looked_for()
     let (reader, writer) = pipe().unwrap();
     let path = directory.path().join("local.sock");
     let tenants = Tenants::from([(geteuid().as_raw(), Vec::new())]);
-    let server = LocalServer::open(&path, tenants, vec![Arc::new(Looks(reader))]).unwrap();
+    let server = LocalServer::open(&path, tenants, vec![Arc::new(Looks(reader))], None).unwrap();
     let line = connect_to(&path).unwrap();
     let request = Request::GpuSession {
         lease_id: BLUE,
@@ -989,4 +989,27 @@ fn root_of_a_container_takes_no_place_of_root() {
         pinged.unwrap();
         assert_eq!(container.join().unwrap(), Reply::Pong {});
     });
+}
+
+#[test]
+#[ignore = "needs the lab: root"]
+fn root_of_the_node_has_it_join_a_fabric_and_nobody_else() {
+    let directory = reachable();
+    let path = directory.path().join("local.sock");
+    let joins = Arc::new(Mutex::new(Vec::new()));
+    let joined = Arc::clone(&joins);
+    let join_it: fabricbios_local::Join = Arc::new(move |answer| {
+        joined.lock().unwrap().push(answer.to_owned());
+        Ok("joined".to_owned())
+    });
+    let tenants = Tenants::from([(BLUES, vec!["blue".into()]), (0, vec!["blue".into()])]);
+    let _server = LocalServer::open(&path, tenants, Vec::new(), Some(join_it)).unwrap();
+    let asks = || of(join(&path, "theirs").map(|told| at(&told)));
+    let mut replies = vec![as_user(BLUES, asks).1, as_user(STRANGER, asks).1];
+    replies.extend(NAMESPACES.map(|flag| as_root_in(flag, asks)));
+    for reply in replies {
+        assert_eq!(refused(&reply).0, LeaseError::NotPermitted);
+    }
+    assert_eq!(join(&path, "ours").unwrap(), "joined");
+    assert_eq!(*joins.lock().unwrap(), ["ours"]);
 }

@@ -7,7 +7,8 @@ use std::{
     time::SystemTime,
 };
 
-use fabricbios_control::{Ca, PeerRequest, Principal};
+use fabricbios_control::{Membership, PeerRequest};
+use fabricbios_fabric::Principal;
 use fabricbios_wire::{
     Answer, Endpoint, Epoch, IssueRequest, LeaseError, NodeId, NodeIdentity, Refusal, RefusalClass,
     Reply, Request, Role,
@@ -27,8 +28,8 @@ use crate::{
 /// See the module.
 #[derive(Debug)]
 pub struct Requests {
-    /// Signs identities.
-    pub ca: Arc<Ca>,
+    /// The node's fabric. A node alone signs identities itself.
+    pub membership: Membership,
     /// The node.
     pub node_id: NodeId,
     /// This start of the daemon.
@@ -82,8 +83,7 @@ impl Requests {
         match &peer_request.request {
             Request::GetIdentity => Some(Ok(Reply::Identity(self.identity(peer_request)))),
             Request::IdentityIssue(request) => {
-                let issued = may_issue(&peer_request.principal)
-                    .and_then(|()| self.ca.issue(request, SystemTime::now()));
+                let issued = may_issue(&peer_request.principal).and_then(|()| self.issue(request));
                 log_issue(&peer_request.principal, request, &issued);
                 Some(issued)
             }
@@ -91,12 +91,28 @@ impl Requests {
         }
     }
 
+    fn issue(&self, request: &IssueRequest) -> Answer {
+        let fabric = self.membership.now();
+        let Some(ca) = fabric.ca() else {
+            let (node, id) = (self.node_id, fabric.id());
+            return Err(Refusal::new(
+                LeaseError::NotPermitted,
+                RefusalClass::Policy,
+                format!(
+                    "node {node} is one of fabric {id} and has no key to sign with: whoever has the directory of that fabric \
+                     issues identities there, with `fabricctl identity issue --fabric-dir DIR`"
+                ),
+            ));
+        };
+        ca.issue(request, SystemTime::now())
+    }
+
     fn identity(&self, peer_request: &PeerRequest) -> NodeIdentity {
         NodeIdentity {
             node_id: self.node_id,
             epoch: self.epoch,
             endpoint: self.endpoint(peer_request),
-            tenant: peer_request.principal.tenant.clone(),
+            tenant: name_of(&peer_request.principal.tenant).to_owned(),
             role: peer_request.principal.role,
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }
@@ -109,6 +125,13 @@ impl Requests {
         let ip = self.advertise.or(peer_request.local_ip);
         SocketAddr::new(ip.unwrap_or(listen.ip()), listen.port()).into()
     }
+}
+
+/// The name in a tenant's key, as its certificate has it.
+fn name_of(tenant: &str) -> &str {
+    tenant
+        .split_once('@')
+        .map_or(tenant, |(name, _fabric)| name)
 }
 
 fn may_issue(principal: &Principal) -> Result<(), Refusal> {

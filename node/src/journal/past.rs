@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Context;
-use fabricbios_control::Fabric;
+use fabricbios_fabric::Fabric;
 use fabricbios_helper::Program;
 
 use crate::{

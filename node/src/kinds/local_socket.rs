@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use fabricbios_contract::LocalAccess;
 use fabricbios_local::{
-    LocalServer, Tenants, check_absolute, check_directory, check_passable, is_shared,
+    Join, LocalServer, Tenants, check_absolute, check_directory, check_passable, is_shared,
 };
 
 use crate::{kinds::settings::SharedSettings, process::check::Findings};
@@ -48,6 +48,7 @@ pub(crate) fn check(settings: &SharedSettings, found: &mut Findings) {
 pub(crate) fn open(
     settings: &SharedSettings,
     kinds: Vec<Arc<dyn LocalAccess>>,
+    join: Join,
 ) -> anyhow::Result<Option<LocalServer>> {
     let Some(path) = &settings.local_socket else {
         if !kinds.is_empty() {
@@ -63,7 +64,7 @@ pub(crate) fn open(
         tenants.entry(it.uid).or_default().push(it.tenant.clone());
     }
     let users = tenants.len();
-    let server = LocalServer::open(path, tenants, kinds)
+    let server = LocalServer::open(path, tenants, kinds, Some(join))
         .with_context(|| format!("--local-socket {}", path.display()))?;
     tracing::info!(path = %path.display(), users, "users of this machine may enter leases of their tenants");
     Ok(Some(server))

@@ -5,17 +5,15 @@ use std::{
     fmt, iter,
     net::{IpAddr, SocketAddr},
     path::Path,
-    time::SystemTime,
 };
 
-use fabricbios_control::Fabric;
 use fabricbios_wire::NodeId;
 use nix::ifaddrs::getifaddrs;
 
 use crate::{
     journal::{self, Journal, JournalError, Recovered, past::refuse_lost_node},
     kinds::{KINDS, local_socket, settings::KindSettings},
-    process::state_dir,
+    process::{membership, state_dir},
     settings::Settings,
 };
 
@@ -136,7 +134,7 @@ pub fn check(settings: &Settings) -> Findings {
             state_dir.display()
         ));
     }
-    let node = Fabric::check(state_dir, SystemTime::now()).map_err(Into::into);
+    let node = membership::check(settings, &mut found);
     let past = past(state_dir, has_daemon, &mut found);
     let checking = Checking {
         settings: &settings.kinds,

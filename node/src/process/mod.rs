@@ -9,6 +9,7 @@ pub(crate) mod descriptors;
 pub(crate) mod detached;
 pub mod helpers;
 pub mod log_format;
+pub(crate) mod membership;
 pub mod program;
 mod program_memory;
 mod ready;

@@ -13,7 +13,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{
     journal, kinds,
-    process::{check, helpers, log_format, run},
+    process::{check, helpers, log_format, membership, run},
     settings::{CdiHook, Cli, Command, Settings},
     watchdog,
 };
@@ -33,13 +33,17 @@ pub fn main() -> ExitCode {
     match cli.command {
         Command::ControlServer(_) => control_server(flags),
         Command::Check(_) => check(flags),
-        Command::RenewCa(arguments) => match run::renew_ca(&arguments) {
-            Ok(told) => tell(&format!("{told}\n"), ExitCode::SUCCESS),
-            Err(error) => {
-                writeln!(io::stderr(), "fabricbiosd renew-ca: {error:#}").ok();
-                ExitCode::FAILURE
-            }
-        },
+        Command::RenewCa(arguments) => say(
+            "renew-ca",
+            membership::renew_ca(&arguments).map(|it| it + "\n"),
+        ),
+        Command::NodeRequest(arguments) => {
+            say("node-request", membership::node_request(&arguments))
+        }
+        Command::NodeAccept(arguments) => {
+            let told = membership::node_accept(&arguments);
+            say("node-accept", told.map(|it| it + "\n"))
+        }
         Command::Supervisor => {
             helpers::supervisor_main().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
         }
@@ -61,6 +65,17 @@ pub fn main() -> ExitCode {
                     ExitCode::FAILURE
                 }
             }
+        }
+    }
+}
+
+/// Writes what a subcommand says, or its error.
+fn say(subcommand: &str, outcome: anyhow::Result<String>) -> ExitCode {
+    match outcome {
+        Ok(text) => tell(&text, ExitCode::SUCCESS),
+        Err(error) => {
+            writeln!(io::stderr(), "fabricbiosd {subcommand}: {error:#}").ok();
+            ExitCode::FAILURE
         }
     }
 }

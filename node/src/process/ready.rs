@@ -7,16 +7,29 @@ use std::{
     os::{linux::net::SocketAddrExt, unix::net},
 };
 
-use fabricbios_control::Fabric;
+use fabricbios_fabric::Fabric;
 
 use crate::settings::Settings;
+
+/// The identity of the first operator, in the directory of a fabric.
+const ADMIN: &str = "admin.identity";
 
 /// Announces that clients are served.
 pub(crate) fn announce(settings: &Settings, fabric: &Fabric, listen: SocketAddr) {
     let dial = SocketAddr::new(dial_ip(settings, listen), listen.port());
-    let identity = fabric.admin_identity().display();
+    let of_directory = settings.fabric_dir.as_ref().map(|it| it.join(ADMIN));
+    let try_next = match fabric.admin_identity().or(of_directory.as_deref()) {
+        Some(identity) => format!(
+            "try: fabricctl --node {dial} --identity {} inventory",
+            identity.display()
+        ),
+        None => format!(
+            "try: fabricctl --node {dial} inventory, with an identity of fabric {} in FABRICBIOS_IDENTITY",
+            fabric.id()
+        ),
+    };
     let text = format!(
-        "READY node={} listen={listen}\ntry: fabricctl --node {dial} --identity {identity} inventory\n",
+        "READY node={} listen={listen}\n{try_next}\n",
         fabric.node_id()
     );
     let mut out = io::stdout().lock();

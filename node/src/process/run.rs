@@ -1,9 +1,9 @@
 //! The daemon's run: one daemon for each state directory, started from a command line and stopped by signals.
 
-use std::{path::Path, time::SystemTime};
+use std::path::Path;
 
 use anyhow::Context;
-use fabricbios_control::Fabric;
+use fabricbios_control::Membership;
 use fabricbios_helper::Program;
 use fabricbios_wire::LeaseId;
 use nix::sys::stat::{Mode, umask};
@@ -12,8 +12,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::{
     journal::past::Past,
     kinds::{self, Opening, gpu::GpuParts, local_socket},
-    process::{descriptors, helpers, program_memory, ready, service::Service, state_dir},
-    settings::{OnStop, RenewCa, Settings},
+    process::{
+        descriptors, helpers, membership, program_memory, ready, service::Service, state_dir,
+    },
+    settings::{OnStop, Settings},
     watchdog::Watchdog,
 };
 
@@ -32,11 +34,11 @@ pub fn control_server(settings: &Settings) -> anyhow::Result<()> {
     let supervisor = helpers::start(&program, settings.state_dir())?;
     // First use of the state disk: a disk that does not answer is reported here.
     let past = Past::open(&program, settings)?;
-    let fabric = Fabric::open_or_create(settings.state_dir(), SystemTime::now())?;
+    let membership = Membership::new(membership::open(settings)?);
     let watchdog = Watchdog::new(&program, settings.state_dir())?;
     let opened = kinds::open_all(&Opening {
         settings: &settings.kinds,
-        node_id: fabric.node_id(),
+        node_id: membership.now().node_id(),
         past: &past,
         watchdog: &watchdog,
         supervisor: &supervisor,
@@ -61,10 +63,11 @@ pub fn control_server(settings: &Settings) -> anyhow::Result<()> {
     let on_stop = settings.on_stop.unwrap_or_default();
     let told_to = runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let _local_socket = local_socket::open(&settings.kinds.shared, local)?;
-        let mut service = Service::start(settings, &fabric, past, offered, gpus)?;
+        let join = membership::join(settings.state_dir(), &membership);
+        let _local_socket = local_socket::open(&settings.kinds.shared, local, join)?;
+        let mut service = Service::start(settings, &membership, past, offered, gpus)?;
         service.settled().await;
-        ready::announce(settings, &fabric, service.local_addr());
+        ready::announce(settings, &membership.now(), service.local_addr());
         let told_to = until_stopped(&mut signals, &mut service, on_stop).await;
         match told_to {
             Ok(Told::StopAtOnce) => service.halt(),
@@ -86,34 +89,6 @@ pub fn control_server(settings: &Settings) -> anyhow::Result<()> {
         Told::Drain(uncut) if !uncut.is_empty() => Err(not_cut(&uncut, settings.state_dir())),
         Told::Drain(_) | Told::Keep | Told::StopAtOnce => Ok(()),
     }
-}
-
-/// Runs `renew-ca`. Returns the message for the operator.
-///
-/// # Errors
-/// A daemon runs on the state directory, or its certificates and keys cannot be read or written.
-pub fn renew_ca(arguments: &RenewCa) -> anyhow::Result<String> {
-    let RenewCa { state_dir, new_key } = arguments;
-    umask(Mode::from_bits_truncate(0o077));
-    if !state_dir.is_dir() {
-        anyhow::bail!(
-            "there is no state directory {}: name that of the node with --state-dir",
-            state_dir.display()
-        );
-    }
-    let _lock = state_dir::lock(state_dir)?;
-    let fabric = Fabric::renew(state_dir, *new_key, SystemTime::now())?;
-    let others = match new_key {
-        true => {
-            "every identity that it had issued is void: issue new ones with `fabricctl identity issue`"
-        }
-        false => "identities that it has issued stay valid",
-    };
-    Ok(format!(
-        "the CA of node {} is renewed, and its new certificate is in {}; {others}",
-        fabric.node_id(),
-        state_dir.join("ca.pem").display()
-    ))
 }
 
 /// The error of a run that could not cut all leases.

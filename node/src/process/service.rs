@@ -5,9 +5,9 @@
 use std::{io, mem, net::SocketAddr, sync::Arc, thread, time::Duration};
 
 use anyhow::Context;
-use fabricbios_control::{Fabric, Limits, Server};
+use fabricbios_control::{Limits, Membership, Server};
 use fabricbios_lease::{Durability, EarlierRun, FenceRecord, LeaseRecord, LeaseTable, Now, Policy};
-use fabricbios_wire::{LeaseId, ResourceId};
+use fabricbios_wire::{LeaseId, NodeId, ResourceId};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -50,7 +50,7 @@ impl Service {
     /// address is taken.
     pub fn start(
         settings: &Settings,
-        fabric: &Fabric,
+        membership: &Membership,
         past: Past,
         mut offered: Vec<Offered>,
         gpus: GpuParts,
@@ -65,17 +65,18 @@ impl Service {
         let changes = { offered.iter_mut() }.flat_map(|it| mem::take(&mut it.changes));
         let changes: Vec<Change> = changes.collect();
         let detection = Arc::new(detection(settings.kinds.clone(), gpus.found));
+        let node_id = membership.now().node_id();
         let (table, dispatcher, inventory) = prepare(
             settings,
-            fabric,
+            node_id,
             recovered,
             offered,
             detection.clone(),
             driver.clone(),
         )?;
         let requests = Requests {
-            ca: fabric.ca(),
-            node_id: fabric.node_id(),
+            membership: membership.clone(),
+            node_id,
             epoch,
             advertise: settings.advertise,
             detection,
@@ -83,7 +84,7 @@ impl Service {
         };
         let server = Server::start(
             settings.listen(),
-            fabric,
+            membership,
             limits(settings),
             Arc::new(move |request| requests.take(request)),
             gpus.sessions,
@@ -177,13 +178,13 @@ fn drive(driver: Driver<Machine>) -> anyhow::Result<oneshot::Receiver<io::Result
 /// Builds the parts of the driver from the hardware and the journal.
 fn prepare(
     settings: &Settings,
-    fabric: &Fabric,
+    node_id: NodeId,
     recovered: Recovered,
     offered: Vec<Offered>,
     detection: Arc<Detection>,
     driver: Sender<Input>,
 ) -> anyhow::Result<(LeaseTable, Dispatcher, Inventory)> {
-    let mut inventory = Inventory::new(fabric.node_id(), recovered.epoch, detection);
+    let mut inventory = Inventory::new(node_id, recovered.epoch, detection);
     let mut dispatcher = Dispatcher::new(Arc::new(move |owner, report| {
         let at = clock::now().boot;
         driver.report(owner, Input::Report { at, report });

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use fabricbios_local::{DEFAULT_SOCKET, ENV_SOCKET};
 use fabricbios_wire::LeaseId;
 
 use super::Settings;
@@ -37,8 +38,19 @@ pub enum Command {
     /// Renew the certificate of the fabric CA: the node keeps its id, its leases and its pools.
     ///
     /// For a node that is stopped. The certificates of node and first operator are made anew, all for ten years at most. The
-    /// CA keeps its key, and every identity that it has issued stays valid to its own end.
+    /// CA keeps its key, and every identity that it has issued stays valid to its own end. A node that has joined a fabric of
+    /// many nodes leaves it with `--new-key`.
     RenewCa(RenewCa),
+    /// Print a request for a certificate of another fabric, for `fabricctl fabric sign`.
+    ///
+    /// The daemon may run. The request has the node's public key alone, and is no secret.
+    NodeRequest(NodeRequest),
+    /// Join the fabric whose CA has signed this node's request: same key, same node id; live leases stay.
+    ///
+    /// A daemon that runs is told over its local socket and goes on without a restart. Identities of the fabric that
+    /// the node leaves keep their live leases and get no new ones. The key of the node's own CA and its admin.identity are
+    /// deleted: from now on identities come from the fabric. `renew-ca --new-key` leaves the fabric again.
+    NodeAccept(NodeAccept),
     /// Start a process for each call that may hang, as the daemon asks over standard input.
     #[command(hide = true)]
     Supervisor,
@@ -68,6 +80,28 @@ pub struct RenewCa {
     /// Give the CA a new key, because the old one is lost or known to others: every identity issued so far is void.
     #[arg(long)]
     pub new_key: bool,
+}
+
+/// Arguments of `node-request`.
+#[derive(Args, Clone, Debug)]
+pub struct NodeRequest {
+    /// Where identities and the journal of the node live.
+    #[arg(long, value_name = "DIR", default_value = STATE_DIR)]
+    pub state_dir: PathBuf,
+}
+
+/// Arguments of `node-accept`.
+#[derive(Args, Clone, Debug)]
+pub struct NodeAccept {
+    /// What `fabricctl fabric sign` has printed; - reads it from standard input.
+    #[arg(value_name = "FILE")]
+    pub answer: PathBuf,
+    /// Where identities and the journal of the node live.
+    #[arg(long, value_name = "DIR", default_value = STATE_DIR)]
+    pub state_dir: PathBuf,
+    /// The --local-socket of the daemon, if it runs.
+    #[arg(long, value_name = "PATH", env = ENV_SOCKET, default_value = DEFAULT_SOCKET)]
+    pub local_socket: PathBuf,
 }
 
 /// Arguments of the hook of container engines.

@@ -18,7 +18,7 @@ use crate::kinds::settings::{
     values::{self, BadValue},
 };
 
-pub use cli::{CdiHook, Cli, Command, RenewCa};
+pub use cli::{CdiHook, Cli, Command, NodeAccept, NodeRequest, RenewCa};
 pub use file::{EntryFault, FileFault};
 
 /// Flags, in the order of `--help`, each of which may also stand in the configuration file under the same name.
@@ -31,6 +31,12 @@ pub struct Settings {
     /// The settings of the kinds.
     #[command(flatten)]
     pub kinds: KindSettings,
+
+    /// Directory of a fabric of many nodes on this machine, made by `fabricctl fabric init`: this start has the node
+    /// certified by its CA. The node does not keep the CA's key [default: the node has a fabric of its own, or that which it
+    /// has joined].
+    #[arg(long, value_name = "DIR")]
+    pub fabric_dir: Option<PathBuf>,
 
     /// What endpoints say when the node listens on a wildcard [default: the address that the client
     /// reached].

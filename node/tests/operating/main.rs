@@ -10,6 +10,7 @@ mod check;
 mod daemon;
 mod descriptors;
 mod helpers;
+mod joining;
 mod journal;
 mod local_socket;
 mod log_drops;

@@ -7,7 +7,8 @@ use std::{
 };
 
 use fabricbios_client::{Error, Identity, Node};
-use fabricbios_control::Fabric;
+use fabricbios_control::Membership;
+use fabricbios_fabric::Fabric;
 use fabricbios_helper::Program;
 use fabricbios_node::{
     journal::past::Past,
@@ -57,9 +58,12 @@ impl World {
         let fabric =
             Fabric::open_or_create(settings.state_dir(), SystemTime::now()).expect("a fabric");
         let past = Past::open(&program(), settings).expect("a journal");
-        let service = Service::start(settings, &fabric, past, vec![offered], GpuParts::default())
-            .expect("a node");
-        let identity = Identity::load(fabric.admin_identity()).expect("an identity");
+        let admin = fabric.admin_identity().expect("a node alone").to_owned();
+        let membership = Membership::new(fabric);
+        let parts = GpuParts::default();
+        let service =
+            Service::start(settings, &membership, past, vec![offered], parts).expect("a node");
+        let identity = Identity::load(admin).expect("an identity");
         let operator = connect(&service, &identity).await;
         Self {
             directory,

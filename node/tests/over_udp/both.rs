@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc, time::SystemTime};
 
 use fabricbios_arena::{Arena, ArenaStore, Source};
 use fabricbios_contract::Provider;
-use fabricbios_control::Fabric;
+use fabricbios_fabric::Fabric;
 use fabricbios_fallback_udp::{ClientError, FbmuConfig, FbmuPath};
 use fabricbios_node::{
     journal::past::Past,
@@ -43,7 +43,7 @@ async fn with_both(directory: &Path) -> (World, Arc<FakeMemory>) {
         ..Opened::nothing()
     };
     let past = Past::open(&program(), &settings).expect("a journal");
-    let world = World::serve(&settings, &fabric, past, opened).await;
+    let world = World::serve(&settings, fabric, past, opened).await;
     (world, rdma)
 }
 

@@ -8,7 +8,8 @@ use std::{
 };
 
 use fabricbios_client::{Error, Identity, Node};
-use fabricbios_control::Fabric;
+use fabricbios_control::Membership;
+use fabricbios_fabric::Fabric;
 use fabricbios_fallback_udp::{ClientError, ClientOptions, Coordinates, MemoryClient};
 use fabricbios_helper::{Program, Supervisor};
 use fabricbios_lease::{BindingId, Extent};
@@ -100,25 +101,26 @@ pub(crate) fn start_in_vain(settings: &Settings, left: &[Extent]) {
 impl World {
     pub(crate) async fn start(settings: Settings) -> Self {
         let (fabric, past, opened) = begin(&settings);
-        Self::serve(&settings, &fabric, past, opened).await
+        Self::serve(&settings, fabric, past, opened).await
     }
 
     pub(crate) async fn serve(
         settings: &Settings,
-        fabric: &Fabric,
+        fabric: Fabric,
         past: Past,
         opened: Opened,
     ) -> Self {
         let Opened { offered, close, .. } = opened;
+        let admin = fabric.admin_identity().expect("a node alone").to_owned();
         let service = Service::start(
             settings,
-            fabric,
+            &Membership::new(fabric),
             past,
             offered.into_iter().collect(),
             GpuParts::default(),
         );
         let service = service.expect("a node");
-        let identity = Identity::load(fabric.admin_identity()).expect("an identity");
+        let identity = Identity::load(admin).expect("an identity");
         let address = service.local_addr().to_string();
         let operator = Node::connect_async(&address, &identity)
             .await

@@ -2,12 +2,12 @@
 //! rights a subject gets.
 #![no_main]
 
-use fabricbios_control::Peer;
+use fabricbios_fabric::Subject;
 use libfuzzer_sys::fuzz_target;
 use rustls::pki_types::CertificateDer;
 
 fuzz_target!(|der: &[u8]| {
-    if let Ok(peer) = Peer::from_certificate(&CertificateDer::from(der)) {
-        assert!(fabricbios_wire::is_tenant_name(&peer.principal.tenant));
+    if let Ok(subject) = Subject::from_certificate(&CertificateDer::from(der)) {
+        assert!(fabricbios_wire::is_tenant_name(&subject.name));
     }
 });

@@ -2,6 +2,7 @@
 
 mod alloc;
 mod block;
+mod fabric;
 mod gpu;
 mod lease;
 mod local;
@@ -20,6 +21,7 @@ use fabricbios_wire::Role;
 pub(crate) use self::{
     alloc::{Grace, NoGrace, PEER, Term},
     block::{AttachPlace, Block, BlockPlace, RecordedLease},
+    fabric::{Fabric, MemberRole, Sign},
     gpu::{Gpu, GpuClose, GpuPlace, GpuRun},
     lease::Lease,
     local::{End, Enter, Run, RunWatch},
@@ -148,6 +150,9 @@ pub(crate) enum Command {
     /// Show and issue identities
     #[command(subcommand)]
     Identity(Identity),
+    /// Make a fabric of many nodes and sign its nodes, on this machine alone
+    #[command(subcommand)]
+    Fabric(Fabric),
 }
 
 #[derive(Debug, Subcommand)]
@@ -166,13 +171,13 @@ pub(crate) enum Fence {
 pub(crate) enum Identity {
     /// Show your name and role, as the node sees them, the id of the node, and the fingerprint of your fabric
     Show,
-    /// Make a key here and have the node sign it (operator)
+    /// Make a key here and have the node sign it (operator), or the CA in --fabric-dir
     Issue {
         /// The tenant: 1 to 64 of a-z 0-9 . - _
         #[arg(long, value_name = "NAME", value_parser = values::tenant)]
         tenant: String,
         /// The role: tenant or operator
-        #[arg(long, value_name = "ROLE", default_value_t = Role::Tenant)]
+        #[arg(long, value_name = "ROLE", default_value_t = Role::Tenant, value_parser = values::person)]
         role: Role,
         /// Validity in days; the node's default if not given
         #[arg(long, value_name = "N", value_parser = values::number::<1, 36_500>)]
@@ -180,5 +185,8 @@ pub(crate) enum Identity {
         /// The new identity file; an existing one is not overwritten
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
+        /// Sign here with the key in the directory of a fabric (`fabricctl fabric init`), and ask no node
+        #[arg(long, value_name = "DIR")]
+        fabric_dir: Option<PathBuf>,
     },
 }

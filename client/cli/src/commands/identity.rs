@@ -5,15 +5,18 @@ use std::{
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
     path::Path,
+    time::SystemTime,
 };
 
 use fabricbios_client::{Identity, Node};
+use fabricbios_fabric::FabricDirectory;
 use fabricbios_wire::{IssueRequest, NodeIdentity, Reply, Request, Role};
 use rcgen::{CertificateParams, KeyPair};
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::{
     args,
+    commands::fabric,
     failure::Failure,
     json::{Object, field},
     output::{Output, one_line, table},
@@ -36,10 +39,16 @@ pub(super) fn run(
             role,
             days,
             out,
-        } => {
-            let valid_secs = days.map_or(0, |days| days.saturating_mul(DAY_SECS));
-            issue(node, (tenant, role, valid_secs), &out, output)
-        }
+            fabric_dir: _,
+        } => issue(
+            &what(tenant, role, days),
+            &out,
+            output,
+            |request| match node.call(Request::IdentityIssue(request))? {
+                issued @ Reply::Issued { .. } => Ok(issued),
+                other => Err(node.unexpected("a certificate", &other).into()),
+            },
+        ),
     }
 }
 
@@ -89,52 +98,72 @@ fn show(node: &Node, identity: &Path, output: Output) -> Result<(), Failure> {
     })
 }
 
-/// Creates the file first, so that no certificate is issued for nothing if the file exists.
-fn issue(
-    node: &Node,
-    (tenant, role, valid_secs): (String, Role, u32),
+/// `identity issue --fabric-dir`: signs with the key in the directory of a fabric.
+pub(super) fn issue_here(
+    directory: &Path,
+    (tenant, role, days): (String, Role, Option<u32>),
     out: &Path,
     output: Output,
 ) -> Result<(), Failure> {
+    let now = SystemTime::now();
+    let fabric = FabricDirectory::open(directory, now).map_err(|error| fabric::refused(&error))?;
+    issue(&what(tenant, role, days), out, output, |request| {
+        let issued = fabric.ca().issue(&request, now);
+        issued.map_err(|refusal| fabricbios_client::Error::Refused(refusal).into())
+    })
+}
+
+/// What is issued, without the key.
+fn what(tenant: String, role: Role, days: Option<u32>) -> IssueRequest {
+    IssueRequest {
+        tenant,
+        role,
+        valid_secs: days.map_or(0, |days| days.saturating_mul(DAY_SECS)),
+        csr_der: Vec::new(),
+    }
+}
+
+/// Creates the file first, so that no certificate is issued for nothing if the file exists.
+fn issue(
+    what: &IssueRequest,
+    out: &Path,
+    output: Output,
+    sign: impl FnOnce(IssueRequest) -> Result<Reply, Failure>,
+) -> Result<(), Failure> {
     let file = create(out)?;
-    let made = make(node, &tenant, role, valid_secs).and_then(|pem| write(file, out, &pem));
+    let made = make(what, sign).and_then(|pem| write(file, out, &pem));
     if let Err(failure) = made {
         // This call made the file, and it is empty or incomplete.
         fs::remove_file(out).ok();
         return Err(failure);
     }
     let path = out.display().to_string();
+    let (tenant, role) = (&*what.tenant, what.role);
     let json = Object::from([
-        field("tenant", &*tenant),
+        field("tenant", tenant),
         field("role", role.name()),
         field("path", &*path),
     ]);
     output.print(&json, || format!("{path}: identity of {role} {tenant}"))
 }
 
-/// Makes a key and has the node sign it; returns the identity as PEM.
+/// Makes a key and has it signed; returns the identity as PEM.
 fn make(
-    node: &Node,
-    tenant: &str,
-    role: Role,
-    valid_secs: u32,
+    what: &IssueRequest,
+    sign: impl FnOnce(IssueRequest) -> Result<Reply, Failure>,
 ) -> Result<Zeroizing<String>, Failure> {
     let cannot = |e: &rcgen::Error| Failure::local("make a key", e);
     let mut key = KeyPair::generate().map_err(|e| cannot(&e))?;
     let csr = CertificateParams::default()
         .serialize_request(&key)
         .map_err(|e| cannot(&e))?;
-    let csr_der = csr.der().to_vec();
     let request = IssueRequest {
-        tenant: tenant.to_owned(),
-        role,
-        valid_secs,
-        csr_der,
+        csr_der: csr.der().to_vec(),
+        ..what.clone()
     };
-    let issued = node.call(Request::IdentityIssue(request));
     let key_pem = Zeroizing::new(key.serialize_pem());
     key.zeroize();
-    match issued? {
+    match sign(request)? {
         Reply::Issued {
             certificate_pem,
             ca_pem,
@@ -142,7 +171,7 @@ fn make(
             "{certificate_pem}{}{ca_pem}",
             *key_pem
         ))),
-        other => Err(node.unexpected("a certificate", &other).into()),
+        other => Err(Failure::local("sign the key", &format!("{other:?}"))),
     }
 }
 

@@ -3,6 +3,7 @@
 mod alloc;
 mod block;
 mod bulk;
+mod fabric;
 mod fence;
 mod gpu;
 mod identity;
@@ -33,7 +34,7 @@ use fabricbios_client::{Identity, Node, NodeId};
 use fabricbios_wire::{Reply, Request};
 
 use crate::{
-    args::{Args, Block, Command, Lease},
+    args::{self, Args, Block, Command, Lease},
     failure::Failure,
     hint::Topic,
     json::{Object, field},
@@ -69,6 +70,14 @@ pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
         Command::Run(what) => return local::run(what, &access, output),
         Command::RunWatch(what) => return run_watch::run(&what, &access, output),
         Command::Lease(Lease::Enter(what)) => return local::enter(what, output),
+        Command::Fabric(what) => return fabric::run(what, output),
+        Command::Identity(args::Identity::Issue {
+            tenant,
+            role,
+            days,
+            out,
+            fabric_dir: Some(directory),
+        }) => return identity::issue_here(&directory, (tenant, role, days), &out, output),
         Command::Gpu(what) if what.is_local() => return gpu::run(None, what, output),
         other => other,
     };
@@ -148,7 +157,7 @@ fn dispatch(node: &Node, identity: &Path, command: Command, output: Output) -> R
         Command::Gpu(command) => gpu::run(Some(node), command, output),
         Command::Perftest(what) => perftest::run(node, &what, output),
         // Handled above.
-        Command::Run(_) | Command::RunWatch(_) => Ok(()),
+        Command::Run(_) | Command::RunWatch(_) | Command::Fabric(_) => Ok(()),
         Command::Fence(command) => fence::run(node, command, output),
         Command::Identity(command) => identity::run(node, identity, command, output),
     }

@@ -7,7 +7,7 @@ mod transport;
 
 use std::{convert::Infallible, error::Error, fmt, net::SocketAddr};
 
-use fabricbios_wire::{Affinity, LeaseId, NodeId, ResourceId, Size, is_tenant_name};
+use fabricbios_wire::{Affinity, LeaseId, NodeId, ResourceId, Role, Size, is_tenant_name};
 
 pub(crate) use self::{
     kernel::{KernelArgument, dimensions, kernel_argument},
@@ -145,6 +145,17 @@ pub(crate) fn tenant(text: &str) -> Result<String, BadValue> {
         return Ok(text.to_owned());
     }
     Err("a tenant's name is 1 to 64 of a-z 0-9 - _ .".into())
+}
+
+/// A role that an identity can have.
+pub(crate) fn person(text: &str) -> Result<Role, BadValue> {
+    match text.parse() {
+        Ok(role @ (Role::Tenant | Role::Operator)) => Ok(role),
+        Ok(Role::Node | Role::Scheduler) => {
+            Err("`fabricctl fabric sign` certifies nodes and schedulers".into())
+        }
+        Err(_no_role) => Err("tenant or operator is expected".into()),
+    }
 }
 
 #[cfg(test)]

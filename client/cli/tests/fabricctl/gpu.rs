@@ -355,7 +355,7 @@ fn at_the_local_socket_a_lease_is_all_that_is_needed() {
     let path = world.path("local.sock");
     let tenants = Tenants::from([(nix::unistd::geteuid().as_raw(), Vec::new())]);
     let gpu = world.node.gpu();
-    let _server = LocalServer::open(&path, tenants, vec![Arc::new(gpu.clone())]).unwrap();
+    let _server = LocalServer::open(&path, tenants, vec![Arc::new(gpu.clone())], None).unwrap();
     let local = |line: &str| {
         let line = format!("--json {line} --local-socket DIR/local.sock");
         let mut command = Command::new(env!("CARGO_BIN_EXE_fabricctl"));

@@ -67,7 +67,7 @@ fn identities_that_do_not_do() {
 #[test]
 fn an_issued_identity_is_private_works_and_overwrites_nothing() {
     let issuer = std::sync::Arc::new(std::sync::Mutex::new(
-        None::<std::sync::Arc<fabricbios_control::Ca>>,
+        None::<std::sync::Arc<fabricbios_fabric::Ca>>,
     ));
     let signing = std::sync::Arc::clone(&issuer);
     let node = FakeNode::start(move |request: &Request| match request {

@@ -93,7 +93,7 @@ impl World {
         });
         let path = directory.path().join("local.sock");
         let tenants = Tenants::from([(nix::unistd::geteuid().as_raw(), Vec::new())]);
-        let server = LocalServer::open(&path, tenants, vec![lease.clone()]).unwrap();
+        let server = LocalServer::open(&path, tenants, vec![lease.clone()], None).unwrap();
         Self {
             directory,
             lease,

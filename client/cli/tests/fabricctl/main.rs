@@ -14,6 +14,7 @@ mod bulk;
 #[path = "../../../sdk/tests/common/mod.rs"]
 mod common;
 mod ended;
+mod fabric;
 mod fail;
 mod gpu;
 mod gpu_usage;

@@ -14,7 +14,8 @@ use std::{
 };
 
 use fabricbios_contract::{Caller, Entered, Given, LocalAccess, LocalRefusal};
-use fabricbios_control::{Principal, SessionConnector, SessionOpen};
+use fabricbios_control::{SessionConnector, SessionOpen};
+use fabricbios_fabric::Principal;
 use fabricbios_wire::{
     GpuLaunch, GpuOpened, GpuReply, GpuRequest, GpuSharedCopy, HEADER_LEN, Header, LeaseError,
     LeaseId, Refusal, RefusalClass, decode_gpu_request, encode_gpu_answer,

@@ -17,7 +17,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use fabricbios_control::{Fabric, Limits, OnRequest, PeerRequest, Server};
+use fabricbios_control::{Limits, Membership, OnRequest, PeerRequest, Server};
+use fabricbios_fabric::{Ca, Fabric};
 use fabricbios_wire::{
     Answer, Binding, CpuBinding, CpuIsolationClass, CpuPartition, CpuQuota, CpuRange, CpuTerms,
     Effective, Enforcement, Generation, GpuBinding, GpuExclusivityClass, GpuTerms, GpuVendor,
@@ -37,7 +38,7 @@ type Silence = Arc<Mutex<Option<std::sync::mpsc::Sender<()>>>>;
 
 pub(crate) struct FakeNode {
     dir: tempfile::TempDir,
-    fabric: Fabric,
+    membership: Membership,
     addr: SocketAddr,
     limits: Limits,
     mind: Mind,
@@ -67,12 +68,13 @@ impl FakeNode {
     ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let fabric = Fabric::open_or_create(dir.path(), SystemTime::now()).unwrap();
+        let membership = Membership::new(fabric);
         let mind: Mind = Arc::new(Mutex::new(mind));
         let log = Arc::default();
         let addr = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut node = Self {
             dir,
-            fabric,
+            membership,
             addr,
             limits,
             mind,
@@ -94,7 +96,7 @@ impl FakeNode {
         let server = {
             let _guard = runtime.enter();
             let (limits, gpu) = (self.limits.clone(), Arc::new(self.gpu.clone()));
-            Server::start(self.addr, &self.fabric, limits, self.on_request(), gpu).unwrap()
+            Server::start(self.addr, &self.membership, limits, self.on_request(), gpu).unwrap()
         };
         self.addr = server.local_addr();
         self.running = Some((runtime, server));
@@ -155,12 +157,13 @@ impl FakeNode {
     }
 
     fn serve_as(&mut self, state_dir: &Path) {
-        self.fabric = Fabric::open_or_create(state_dir, SystemTime::now()).unwrap();
+        let fabric = Fabric::open_or_create(state_dir, SystemTime::now()).unwrap();
+        self.membership = Membership::new(fabric);
         self.serve();
     }
 
     pub(crate) fn id(&self) -> NodeId {
-        self.fabric.node_id()
+        self.membership.now().node_id()
     }
 
     pub(crate) fn addr(&self) -> String {
@@ -172,7 +175,7 @@ impl FakeNode {
     }
 
     pub(crate) fn admin(&self) -> PathBuf {
-        self.fabric.admin_identity().to_owned()
+        self.membership.now().admin_identity().unwrap().to_owned()
     }
 
     /// The workers of sessions; they outlive the node's daemon.
@@ -202,8 +205,8 @@ impl FakeNode {
     }
 
     /// Answers IDENTITY_ISSUE as a daemon does.
-    pub(crate) fn issuer(&self) -> Arc<fabricbios_control::Ca> {
-        self.fabric.ca()
+    pub(crate) fn issuer(&self) -> Arc<Ca> {
+        Arc::clone(self.membership.now().ca().unwrap())
     }
 
     /// An identity file that expired a day ago.
@@ -219,7 +222,7 @@ impl FakeNode {
             csr_der: csr.der().to_vec(),
         };
         let yesterday = SystemTime::now() - Duration::from_secs(86_400);
-        let issued = self.fabric.ca().issue(&request, yesterday).unwrap();
+        let issued = self.issuer().issue(&request, yesterday).unwrap();
         let Reply::Issued {
             certificate_pem,
             ca_pem,

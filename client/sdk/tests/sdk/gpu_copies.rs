@@ -257,7 +257,7 @@ fn sixteen_pieces_are_on_their_way_and_no_more() {
     drop(server);
     let tenants = Tenants::from([(nix::unistd::geteuid().as_raw(), Vec::new())]);
     let by_hand = Arc::new(ByHand(Mutex::new(Some(its))));
-    let _server = LocalServer::open(&path, tenants, vec![by_hand]).unwrap();
+    let _server = LocalServer::open(&path, tenants, vec![by_hand], None).unwrap();
     let client = thread::spawn(move || {
         let options = LocalOptions::default().shared_bytes(0);
         let session = GpuSession::local_with(&LEASE, &path, options).unwrap();

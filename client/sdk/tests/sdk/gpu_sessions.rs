@@ -38,7 +38,7 @@ pub(crate) fn local_socket(gpu: &FakeGpu) -> (TempDir, std::path::PathBuf, Local
     std::fs::set_permissions(&directory, mode).unwrap();
     let path = directory.path().join("local.sock");
     let tenants = Tenants::from([(nix::unistd::geteuid().as_raw(), Vec::new())]);
-    let server = LocalServer::open(&path, tenants, vec![Arc::new(gpu.clone())]).unwrap();
+    let server = LocalServer::open(&path, tenants, vec![Arc::new(gpu.clone())], None).unwrap();
     (directory, path, server)
 }
 

@@ -8,6 +8,7 @@
 use std::{
     collections::{HashSet, VecDeque},
     net::SocketAddr,
+    path::Path,
     sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
@@ -15,17 +16,21 @@ use std::{
 pub(crate) use fabricbios_wire::ALPN;
 
 use fabricbios_control::{
-    Fabric, Limits, NoSessions, OnRequest, PeerRequest, Principal, Server, ServerError,
-    SessionConnector,
+    Limits, Membership, NoSessions, OnRequest, PeerRequest, Server, ServerError, SessionConnector,
 };
+use fabricbios_fabric::{Ca, Fabric, Principal};
 use fabricbios_wire::{
     Answer, HEADER_LEN, Header, IssueRequest, LeaseError, Refusal, RefusalClass, Reply, Request,
     Role, decode_answer, encode_request,
 };
 use quinn::{Connection, Endpoint, RecvStream, SendStream};
 use rustls::{
-    RootCertStore,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme,
+    client::{
+        WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
 };
 use tokio::{
     net::UdpSocket,
@@ -62,7 +67,7 @@ pub(crate) struct Credentials {
 
 pub(crate) struct World {
     dir: tempfile::TempDir,
-    fabric: Fabric,
+    membership: Membership,
     server: Option<Server>,
     addr: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -112,15 +117,16 @@ impl World {
     ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let fabric = Fabric::open_or_create(dir.path(), SystemTime::now()).unwrap();
+        let membership = Membership::new(fabric);
         let (seen, held) = (Arc::default(), Held::default());
         let on_request = on_request(handler, &seen, &held);
-        let (runtime, server) = serve(listen, &fabric, limits, &on_request, &connector);
+        let (runtime, server) = serve(listen, &membership, limits, &on_request, &connector);
         let addr = server.local_addr();
         let server = Some(server);
         let runtime = Some(runtime);
         Self {
             dir,
-            fabric,
+            membership,
             server,
             addr,
             seen,
@@ -135,8 +141,21 @@ impl World {
         self.addr
     }
 
+    pub(crate) fn membership(&self) -> &Membership {
+        &self.membership
+    }
+
+    pub(crate) fn state_dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The authority of a node that is alone.
+    pub(crate) fn own_ca(&self) -> Arc<Ca> {
+        self.membership.now().ca().unwrap().clone()
+    }
+
     pub(crate) fn ca(&self) -> CertificateDer<'static> {
-        self.fabric.ca().certificate().clone()
+        self.own_ca().certificate().clone()
     }
 
     pub(crate) fn seen(&self) -> Vec<Seen> {
@@ -157,34 +176,14 @@ impl World {
     }
 
     fn issue(&self, tenant: &str, valid_secs: u32, now: SystemTime) -> Credentials {
-        let key = rcgen::KeyPair::generate().unwrap();
-        let csr = rcgen::CertificateParams::default()
-            .serialize_request(&key)
-            .unwrap();
-        let request = IssueRequest {
-            tenant: tenant.into(),
-            role: Role::Tenant,
-            valid_secs,
-            csr_der: csr.der().to_vec(),
-        };
-        let Reply::Issued {
-            certificate_pem, ..
-        } = self.fabric.ca().issue(&request, now).unwrap()
-        else {
-            panic!("not issued")
-        };
-        let chain = vec![CertificateDer::from_pem_slice(certificate_pem.as_bytes()).unwrap()];
-        Credentials {
-            chain,
-            key: PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
-        }
+        issue(&self.own_ca(), tenant, Role::Tenant, valid_secs, now)
     }
 
     pub(crate) fn admin(&self) -> Credentials {
-        credentials(self.fabric.admin_identity())
+        credentials(self.membership.now().admin_identity().unwrap())
     }
 
-    /// The node's certificate, which is for servers only.
+    /// The node's certificate.
     pub(crate) fn node_as_client(&self) -> Credentials {
         credentials(&self.dir.path().join("node.identity"))
     }
@@ -259,7 +258,7 @@ impl World {
         let limits = Limits::default();
         let (runtime, server) = serve(
             self.addr,
-            &self.fabric,
+            &self.membership,
             limits,
             &self.on_request,
             &self.connector,
@@ -270,7 +269,7 @@ impl World {
     pub(crate) fn start_second_server(&self) -> Result<Server, ServerError> {
         Server::start(
             self.addr,
-            &self.fabric,
+            &self.membership,
             Limits::default(),
             self.on_request.clone(),
             Arc::clone(&self.connector),
@@ -280,7 +279,7 @@ impl World {
 
 fn serve(
     listen: SocketAddr,
-    fabric: &Fabric,
+    membership: &Membership,
     limits: Limits,
     on_request: &OnRequest,
     connector: &Arc<dyn SessionConnector>,
@@ -293,7 +292,7 @@ fn serve(
     let server = {
         let _guard = runtime.enter();
         let (on_request, connector) = (Arc::clone(on_request), Arc::clone(connector));
-        Server::start(listen, fabric, limits, on_request, connector).unwrap()
+        Server::start(listen, membership, limits, on_request, connector).unwrap()
     };
     (runtime, server)
 }
@@ -321,7 +320,38 @@ pub(crate) fn refusal(message: &str) -> Refusal {
     Refusal::new(LeaseError::NotFound, RefusalClass::Permanent, message)
 }
 
-fn credentials(path: &std::path::Path) -> Credentials {
+/// An identity that the CA issues at `now`.
+pub(crate) fn issue(
+    ca: &Ca,
+    tenant: &str,
+    role: Role,
+    valid_secs: u32,
+    now: SystemTime,
+) -> Credentials {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let csr = rcgen::CertificateParams::default()
+        .serialize_request(&key)
+        .unwrap();
+    let request = IssueRequest {
+        tenant: tenant.into(),
+        role,
+        valid_secs,
+        csr_der: csr.der().to_vec(),
+    };
+    let Reply::Issued {
+        certificate_pem, ..
+    } = ca.issue(&request, now).unwrap()
+    else {
+        panic!("not issued")
+    };
+    let chain = vec![CertificateDer::from_pem_slice(certificate_pem.as_bytes()).unwrap()];
+    Credentials {
+        chain,
+        key: PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
+    }
+}
+
+pub(crate) fn credentials(path: &Path) -> Credentials {
     let pem = std::fs::read(path).unwrap();
     let chain = vec![CertificateDer::from_pem_slice(&pem).unwrap()];
     Credentials {
@@ -412,7 +442,8 @@ fn client_config(
     let builder = rustls::ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .unwrap()
-        .with_root_certificates(roots);
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(NamesItsCa::new(roots)));
     let mut config = match credentials {
         None => builder.with_no_client_auth(),
         Some(Credentials { chain, key }) => builder
@@ -422,4 +453,61 @@ fn client_config(
     config.alpn_protocols = vec![alpn.to_vec()];
     let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(config).unwrap();
     quinn::ClientConfig::new(Arc::new(crypto))
+}
+
+/// Verifies as rustls does, and names the CAs that it trusts (RFC 8446 §4.2.4).
+#[derive(Debug)]
+struct NamesItsCa {
+    inner: Arc<WebPkiServerVerifier>,
+    names: Vec<DistinguishedName>,
+}
+
+impl NamesItsCa {
+    fn new(roots: RootCertStore) -> Self {
+        let names = roots.subjects();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
+        let inner = inner.build().unwrap();
+        Self { inner, names }
+    }
+}
+
+impl ServerCertVerifier for NamesItsCa {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let inner = &self.inner;
+        inner.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
+
+    fn root_hint_subjects(&self) -> Option<&[DistinguishedName]> {
+        Some(&self.names)
+    }
 }

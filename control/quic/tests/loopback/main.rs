@@ -2,12 +2,14 @@
 
 mod common;
 mod load;
+mod members;
 mod sessions;
 
 use std::net::{SocketAddr, UdpSocket};
 
 use common::{Client, Handler, World};
-use fabricbios_control::{Limits, Principal};
+use fabricbios_control::Limits;
+use fabricbios_fabric::Principal;
 use fabricbios_wire::{HEADER_LEN, LeaseError, LeaseId, Reply, Request, Role, encode_request};
 
 pub(crate) fn free() -> Request {
@@ -69,7 +71,6 @@ async fn strangers_get_no_further_than_the_handshake() {
         ("no certificate", None),
         ("another fabric's", Some(elsewhere.admin())),
         ("expired", Some(world.expired())),
-        ("the node's own", Some(world.node_as_client())),
     ];
     for (who, credentials) in strangers {
         let error = world

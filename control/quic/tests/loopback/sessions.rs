@@ -16,7 +16,8 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_control::{Limits, Principal, SessionConnector, SessionOpen};
+use fabricbios_control::{Limits, SessionConnector, SessionOpen};
+use fabricbios_fabric::Principal;
 use fabricbios_wire::{
     GpuReply, GpuRequest, HEADER_LEN, Header, LeaseError, LeaseId, Refusal, RefusalClass, Reply,
     Request, Role, decode_gpu_answer, encode_gpu_request,

@@ -2,7 +2,8 @@
 
 use std::{fmt, os::unix::net::UnixStream, sync::Arc};
 
-use fabricbios_control::{NoSessions, Principal, SessionConnector, SessionOpen};
+use fabricbios_control::{NoSessions, SessionConnector, SessionOpen};
+use fabricbios_fabric::Principal;
 use fabricbios_gpu::GpuPath;
 use fabricbios_wire::Refusal;
 

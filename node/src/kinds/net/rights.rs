@@ -2,8 +2,9 @@
 
 use std::{collections::BTreeSet, str::FromStr};
 
+use fabricbios_fabric::is_tenant_key;
 use fabricbios_lease::{NetworkRights, ParseVlansError, VlanList};
-use fabricbios_wire::{MacAddress, ParseMacError, is_tenant_name};
+use fabricbios_wire::{MacAddress, ParseMacError};
 
 use super::NetSettings;
 use crate::kinds::settings::Conflicts;
@@ -85,7 +86,7 @@ fn entry<T>(
         let (tenant, list) = text.split_once('=').ok_or(BadEntry::NoEntry)?;
         match tenant {
             "" => Err(BadEntry::NoTenant),
-            _ if !is_tenant_name(tenant) => Err(BadEntry::Tenant(tenant.to_owned())),
+            _ if !is_tenant_key(tenant) => Err(BadEntry::Tenant(tenant.to_owned())),
             _ if list.is_empty() => Err(BadEntry::NoList(tenant.to_owned())),
             _ => Ok((tenant.to_owned(), read(list)?)),
         }

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use fabricbios_wire::is_tenant_name;
+use fabricbios_fabric::is_tenant_key;
 
 use super::values::BadValue;
 
@@ -23,7 +23,7 @@ impl FromStr for TenantUid {
         let (tenant, uid) = text.split_once('=').ok_or_else(bad)?;
         let uid: u32 = uid.parse().map_err(|_not_a_number| bad())?;
         // chown(2) and other calls use the last number for "no user".
-        if !is_tenant_name(tenant) || uid == u32::MAX {
+        if !is_tenant_key(tenant) || uid == u32::MAX {
             return Err(bad());
         }
         let tenant = tenant.to_owned();

@@ -17,6 +17,7 @@ const VALUES: &[Values] = &[
         &["0", "0.0.0.0", "::", "host", ""],
         "192.0.2.10",
     ),
+    ("fabric-dir", &["/etc/fabric", "fabric"], &[""], "fabric"),
     (
         "connections-max",
         &["1", "4294967295"],

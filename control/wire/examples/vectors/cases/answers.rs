@@ -39,6 +39,15 @@ pub(crate) fn answers(c: &mut Vec<Case>) {
     };
     answer(c, "identity", "GET_IDENTITY, IPv4", M::GetIdentity, Reply::Identity(identity.clone()));
     let addr = [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    for role in [Role::Node, Role::Scheduler] {
+        let member = NodeIdentity {
+            tenant: format!("{role}.fabricbios"),
+            role,
+            ..identity.clone()
+        };
+        let (name, about) = (format!("identity_of_{role}"), format!("GET_IDENTITY of a {role}"));
+        answer(c, &name, &about, M::GetIdentity, Reply::Identity(member));
+    }
     let v6 = NodeIdentity {
         endpoint: Endpoint { addr, port: 5701 },
         ..identity

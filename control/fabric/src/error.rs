@@ -2,6 +2,10 @@
 
 use std::{io, path::PathBuf};
 
+use fabricbios_wire::{NodeId, Refusal};
+
+use crate::{BadLabel, FabricId};
+
 /// Why there is no usable identity.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
@@ -33,6 +37,23 @@ pub enum IdentityError {
         /// The error of the library.
         why: String,
     },
+    /// The text to accept is refused.
+    #[error(
+        "{what}; nothing has changed. Give what `fabricctl fabric sign --role node` has printed for this node"
+    )]
+    Answer {
+        /// The problem; the text of this error contains it.
+        what: FileProblem,
+    },
+    /// The text to sign is refused.
+    #[error("{what}; give what `fabricbiosd node-request` has printed")]
+    Request {
+        /// The problem; the text of this error contains it.
+        what: FileProblem,
+    },
+    /// The authority refused a request.
+    #[error("{0}")]
+    Refused(Refusal),
 }
 
 /// What is wrong with a file of the fabric.
@@ -72,6 +93,32 @@ pub enum FileProblem {
     NotANode,
     #[error("the file is no operator's identity")]
     NotAnOperator,
+    #[error("the node has joined fabric {0}, whose CA is elsewhere")]
+    Joined(FabricId),
+    #[error("the first line is not `home FINGERPRINT former N`")]
+    FirstLine,
+    #[error(
+        "the file has {found} certificates, and its first line says {count} former fabrics, of two each"
+    )]
+    Former { count: usize, found: usize },
+    #[error("the certificate is of node {certificate}, and this node is {node}")]
+    OtherNode { certificate: NodeId, node: NodeId },
+    #[error("the certificate is not accepted: {0}")]
+    NotAccepted(String),
+    #[error("it belongs to user {owner}, and this process runs as user {us}")]
+    Owner { owner: u32, us: u32 },
+    #[error("others can {what} it (mode {mode:04o})")]
+    Exposed { what: &'static str, mode: u32 },
+    #[error("this is the state directory of a node")]
+    StateDirectory,
+    #[error("this is the directory of a fabric of many nodes")]
+    FabricDirectory,
+    #[error("there are other files in it")]
+    NotEmpty,
+    #[error("there is a fabric already")]
+    Exists,
+    #[error("the file is no certificate signing request (PEM, PKCS #10): {0}")]
+    NotARequest(String),
 }
 
 /// Why a certificate cannot be read, or names no principal.
@@ -89,4 +136,8 @@ pub enum BadCertificate {
     NotATenant(String),
     #[error("the certificate names no tenant: O {0:?} is no role")]
     NotARole(String),
+    #[error(transparent)]
+    Label(#[from] BadLabel),
+    #[error("none of the node's CAs has signed the certificate")]
+    Signer,
 }

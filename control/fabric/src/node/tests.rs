@@ -5,7 +5,6 @@ use std::os::unix::fs::PermissionsExt;
 use fabricbios_wire::{IssueRequest, LeaseError, Role};
 
 use super::*;
-use crate::Principal;
 
 const ALL: [&str; 4] = [CA_KEY, CA, NODE, ADMIN];
 
@@ -34,13 +33,13 @@ fn issue_request(csr_der: Vec<u8>) -> IssueRequest {
 }
 
 fn issued(fabric: &Fabric, request: &IssueRequest) -> CertificateDer<'static> {
-    match fabric.ca().issue(request, now()).unwrap() {
+    match fabric.ca().unwrap().issue(request, now()).unwrap() {
         Reply::Issued {
             certificate_pem,
             ca_pem,
         } => {
-            assert_eq!(ca_pem, fabric.ca().certificate_pem());
-            tls::first_certificate(certificate_pem.as_bytes()).unwrap()
+            assert_eq!(ca_pem, fabric.ca().unwrap().certificate_pem());
+            pem::first_certificate(certificate_pem.as_bytes()).unwrap()
         }
         other => panic!("{other:?}"),
     }
@@ -60,7 +59,10 @@ fn a_first_start_makes_private_files_and_the_next_one_finds_the_same_node() {
     let second = Fabric::open_or_create(dir.path(), now()).unwrap();
     assert!(!second.is_new());
     assert_eq!(second.node_id(), first.node_id());
-    assert_eq!(second.ca().certificate(), first.ca().certificate());
+    assert_eq!(
+        second.ca().unwrap().certificate(),
+        first.ca().unwrap().certificate()
+    );
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), ALL.len());
 }
 
@@ -71,7 +73,10 @@ fn an_interrupted_first_start_is_finished_by_the_next() {
         fs::remove_file(dir.path().join(name)).unwrap();
     }
     let second = Fabric::open_or_create(dir.path(), now()).unwrap();
-    assert_eq!(second.ca().certificate(), first.ca().certificate());
+    assert_eq!(
+        second.ca().unwrap().certificate(),
+        first.ca().unwrap().certificate()
+    );
     assert!(ALL.iter().all(|name| dir.path().join(name).exists()));
 }
 
@@ -190,10 +195,7 @@ fn files_of_another_fabric_are_refused_and_nothing_is_lost() {
     let why = Fabric::open_or_create(dir.path(), now())
         .unwrap_err()
         .to_string();
-    assert!(
-        why.contains(ADMIN) && why.contains("names no tenant"),
-        "{why}"
-    );
+    assert!(why.contains(ADMIN) && why.contains("no operator"), "{why}");
     fs::write(dir.path().join(ADMIN), theirs).unwrap();
     let again = Fabric::open_or_create(dir.path(), now()).unwrap();
     assert_eq!(again.node_id(), fabric.node_id());
@@ -212,22 +214,16 @@ fn a_check_makes_no_file_and_finds_the_node_that_is_there() {
 #[test]
 fn the_first_operator_is_an_operator_and_is_renewed_before_it_expires() {
     let (dir, fabric) = made();
-    let read = || fs::read(fabric.admin_identity()).unwrap();
+    let read = || fs::read(fabric.admin_identity().unwrap()).unwrap();
     let before = read();
-    let peer = Peer::from_certificate(&tls::first_certificate(&before).unwrap()).unwrap();
-    assert_eq!(
-        peer.principal,
-        Principal {
-            tenant: "admin".into(),
-            role: Role::Operator
-        }
-    );
+    let peer = Subject::from_certificate(&pem::first_certificate(&before).unwrap()).unwrap();
+    assert_eq!((&*peer.name, peer.role), ("admin", Role::Operator));
     Fabric::open_or_create(dir.path(), now()).unwrap();
     assert_eq!(read(), before);
     let a_year_on = now() + Duration::from_secs(360 * 86_400);
     Fabric::open_or_create(dir.path(), a_year_on).unwrap();
-    let after = tls::first_certificate(&read()).unwrap();
-    assert!(Peer::from_certificate(&after).unwrap().not_after > a_year_on + ADMIN_LEFT_MIN);
+    let after = pem::first_certificate(&read()).unwrap();
+    assert!(Subject::from_certificate(&after).unwrap().not_after > a_year_on + ADMIN_LEFT_MIN);
 }
 
 #[test]
@@ -240,14 +236,8 @@ fn of_a_signing_request_only_the_key_is_taken() {
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
     let certificate = issued(&fabric, &issue_request(csr(params)));
-    let peer = Peer::from_certificate(&certificate).unwrap();
-    assert_eq!(
-        peer.principal,
-        Principal {
-            tenant: "blue".into(),
-            role: Role::Tenant
-        }
-    );
+    let peer = Subject::from_certificate(&certificate).unwrap();
+    assert_eq!((&*peer.name, peer.role), ("blue", Role::Tenant));
     let (_, parsed) = x509_parser::parse_x509_certificate(&certificate).unwrap();
     assert!(parsed.subject_alternative_name().unwrap().is_none());
     assert!(!parsed.is_ca());
@@ -258,13 +248,13 @@ fn of_a_signing_request_only_the_key_is_taken() {
 #[test]
 fn a_certificate_ends_when_asked_and_never_after_its_ca() {
     let (_dir, fabric) = made();
-    let ca_end = principal::not_after(fabric.ca().certificate()).unwrap();
+    let ca_end = subject::not_after(fabric.ca().unwrap().certificate()).unwrap();
     let end = |valid_secs| {
         let request = IssueRequest {
             valid_secs,
             ..issue_request(csr(CertificateParams::default()))
         };
-        Peer::from_certificate(&issued(&fabric, &request))
+        Subject::from_certificate(&issued(&fabric, &request))
             .unwrap()
             .not_after
     };
@@ -290,7 +280,11 @@ fn a_request_that_proves_nothing_is_refused() {
         good[..40].to_vec(),
     ];
     for bytes in cases {
-        let refusal = fabric.ca().issue(&issue_request(bytes), now()).unwrap_err();
+        let refusal = fabric
+            .ca()
+            .unwrap()
+            .issue(&issue_request(bytes), now())
+            .unwrap_err();
         assert_eq!(refusal.error, LeaseError::InvalidArgs, "{refusal}");
     }
     for tenant in ["", "UPPER", "two words", &"a".repeat(65)] {
@@ -299,17 +293,23 @@ fn a_request_that_proves_nothing_is_refused() {
             ..issue_request(good.clone())
         };
         assert_eq!(
-            fabric.ca().issue(&request, now()).unwrap_err().error,
+            fabric
+                .ca()
+                .unwrap()
+                .issue(&request, now())
+                .unwrap_err()
+                .error,
             LeaseError::InvalidArgs
         );
     }
 }
 
 #[test]
-fn the_nodes_and_the_cas_certificates_name_no_tenant() {
+fn the_nodes_certificate_names_a_node_and_the_cas_nobody() {
     let (_dir, fabric) = made();
-    Peer::from_certificate(&fabric.node().certificate).unwrap_err();
-    Peer::from_certificate(fabric.ca().certificate()).unwrap_err();
+    let node = Subject::from_certificate(&fabric.certified()[0].certificate).unwrap();
+    assert_eq!(node.role, Role::Node);
+    Subject::from_certificate(fabric.ca().unwrap().certificate()).unwrap_err();
 }
 
 #[test]

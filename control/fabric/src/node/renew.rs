@@ -1,15 +1,15 @@
 //! A new certificate of the CA for the same node.
 
-use std::{path::Path, sync::Arc, time::SystemTime};
+use std::{path::Path, time::SystemTime};
 
 use rcgen::PublicKeyData;
 use rustls::pki_types::CertificateDer;
 
 use super::{
-    ADMIN, ADMIN_REMEDY, CA, CA_KEY, CA_REMEDY, COPY_REMEDY, Fabric, IdentityError, NODE, damaged,
-    key_of_node, make_admin, make_node, making, operator, read, write,
+    ADMIN, ADMIN_REMEDY, CA, CA_KEY, CA_REMEDY, COPY_REMEDY, Fabric, IdentityError, NODE, Past,
+    damaged, join, key_of_node, make_admin, make_node, making, operator, read, write,
 };
-use crate::{BadCertificate, Ca, FileProblem, ca::SecretKey, principal, tls};
+use crate::{BadCertificate, Ca, FileProblem, ca::SecretKey, pem, subject};
 
 impl Fabric {
     /// Makes a new certificate of the CA for ten years, and new certificates for the node, whose key and id stay, and
@@ -33,6 +33,15 @@ impl Fabric {
                 FileProblem::Directory,
             ));
         }
+        let home = match join::open(state_dir)? {
+            Past::Joined(joined) if !is_new_key => {
+                let what = FileProblem::Joined(joined.id());
+                return Err(damaged(&state_dir.join(join::JOINED), JOINED_REMEDY)(what));
+            }
+            // joined.pem stays: it says which tenants go by their plain names.
+            Past::Joined(joined) => Some(joined.home),
+            Past::Alone { home } => home,
+        };
         let (key, signer) = node_key(&node_path)?;
         let own = OwnKeys::read(&ca_copy, is_new_key.then_some(&*ca_path))?;
         let is_own = own.has(&signer);
@@ -44,7 +53,7 @@ impl Fabric {
         check_admin(&admin_identity, &own)?;
         let text = match is_new_key {
             true => Ca::generate(now),
-            false => Ca::with_key(ca_key(&ca_path, &signer)?, now),
+            false => Ca::renewed(&ca_key(&ca_path, &signer)?, &signer, now),
         };
         let text = text.map_err(making(&ca_path))?;
         let ca = Ca::from_pem(&text).map_err(making(&ca_path))?;
@@ -53,14 +62,12 @@ impl Fabric {
         make_admin(&admin_identity, &ca, now)?;
         // Written last: until then the old copy shows which files belong to this node.
         write(&ca_copy, ca.certificate_pem())?;
-        Ok(Self {
-            ca: Arc::new(ca),
-            node,
-            admin_identity,
-            new: false,
-        })
+        Ok(Self::alone(ca, node, home, admin_identity, false))
     }
 }
+
+const JOINED_REMEDY: &str = "its certificate is renewed with `fabricbiosd node-request`, `fabricctl fabric sign` where the key of the \
+    fabric's CA is, and `fabricbiosd node-accept`; `renew-ca --new-key` leaves the fabric for a new CA of the node's own";
 
 const FOREIGN_REMEDY: &str = "restore the file from a backup of this node: its key is the node's id; if the file is this node's, move \
     ca.pem away and repeat the command";
@@ -76,8 +83,8 @@ fn bad_node(path: &Path) -> impl Fn(FileProblem) -> IdentityError {
 fn node_key(path: &Path) -> Result<(SecretKey, CertificateDer<'static>), IdentityError> {
     let bad = bad_node(path);
     let text = read(path)?.ok_or_else(|| bad(FileProblem::Missing))?;
-    let (certificate, signer, _der) = tls::parts(text.as_bytes()).map_err(&bad)?;
-    let key = tls::key_pair(&text).map_err(&bad)?;
+    let (certificate, signer, _der) = pem::parts(text.as_bytes()).map_err(&bad)?;
+    let key = pem::key_pair(&text).map_err(&bad)?;
     match key_of_node(&certificate).map_err(&bad)? == key.subject_public_key_info() {
         true => Ok((key, signer)),
         false => Err(bad(FileProblem::OtherKey)),
@@ -95,19 +102,19 @@ impl OwnKeys {
         let Some(text) = read(copy)? else {
             return Ok(Self(None));
         };
-        let certificate = tls::first_certificate(text.as_bytes());
-        let of_copy = certificate.and_then(|it| Ok(principal::public_key_info(&it)?));
+        let certificate = pem::first_certificate(text.as_bytes());
+        let of_copy = certificate.and_then(|it| Ok(subject::public_key_info(&it)?));
         let mut keys = vec![of_copy.map_err(damaged(copy, COPY_REMEDY))?];
         // This file may be lost or damaged. A foreign copy beside the node's own other files looks like an interrupted
         // renewal: that is harmless, because the copy holds no secret and is made again.
         let pem = interrupted.and_then(|path| read(path).ok().flatten());
-        let key = pem.and_then(|pem| tls::key_pair(&pem).ok());
+        let key = pem.and_then(|pem| pem::key_pair(&pem).ok());
         keys.extend(key.map(|key| key.subject_public_key_info()));
         Ok(Self(Some(keys)))
     }
 
     fn has(&self, signer: &CertificateDer<'_>) -> Result<bool, BadCertificate> {
-        let info = principal::public_key_info(signer)?;
+        let info = subject::public_key_info(signer)?;
         Ok(self.0.as_ref().is_none_or(|keys| keys.contains(&info)))
     }
 }
@@ -117,7 +124,7 @@ fn check_admin(path: &Path, own: &OwnKeys) -> Result<(), IdentityError> {
     let Some(text) = read(path)? else {
         return Ok(());
     };
-    let checked = tls::parts(text.as_bytes()).and_then(|(certificate, signer, _key)| {
+    let checked = pem::parts(text.as_bytes()).and_then(|(certificate, signer, _key)| {
         operator(&certificate)?;
         match own.has(&signer)? {
             true => Ok(()),
@@ -131,8 +138,8 @@ fn check_admin(path: &Path, own: &OwnKeys) -> Result<(), IdentityError> {
 fn ca_key(path: &Path, signer: &CertificateDer<'_>) -> Result<SecretKey, IdentityError> {
     let bad = damaged(path, CA_REMEDY);
     let text = read(path)?.ok_or_else(|| bad(FileProblem::Missing))?;
-    let key = tls::key_pair(&text).map_err(&bad)?;
-    let info = principal::public_key_info(signer).map_err(|error| bad(error.into()))?;
+    let key = pem::key_pair(&text).map_err(&bad)?;
+    let info = subject::public_key_info(signer).map_err(|error| bad(error.into()))?;
     match info == key.subject_public_key_info() {
         true => Ok(key),
         false => Err(bad(FileProblem::NotTheSigner)),
@@ -141,7 +148,7 @@ fn ca_key(path: &Path, signer: &CertificateDer<'_>) -> Result<SecretKey, Identit
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, time::Duration};
+    use std::{fs, sync::Arc, time::Duration};
 
     use fabricbios_wire::{IssueRequest, Reply, Role};
     use rcgen::CertificateParams;
@@ -162,6 +169,10 @@ mod tests {
         (directory, fabric)
     }
 
+    fn own(fabric: &Fabric) -> &Ca {
+        fabric.ca().unwrap()
+    }
+
     fn roots(ca: &CertificateDer<'static>) -> Arc<RootCertStore> {
         let mut roots = RootCertStore::empty();
         roots.add(ca.clone()).unwrap();
@@ -171,7 +182,7 @@ mod tests {
     /// Issues a tenant's certificate for at most twenty years.
     fn tenant(fabric: &Fabric) -> CertificateDer<'static> {
         let pem = tenant_pem(fabric, &SecretKey::generate().unwrap());
-        tls::first_certificate(pem.as_bytes()).unwrap()
+        pem::first_certificate(pem.as_bytes()).unwrap()
     }
 
     fn tenant_pem(fabric: &Fabric, key: &SecretKey) -> String {
@@ -184,7 +195,7 @@ mod tests {
         };
         let Ok(Reply::Issued {
             certificate_pem, ..
-        }) = fabric.ca().issue(&request, SystemTime::now())
+        }) = own(fabric).issue(&request, SystemTime::now())
         else {
             panic!("no certificate")
         };
@@ -199,14 +210,14 @@ mod tests {
     ) -> (bool, bool) {
         let ring = || Arc::new(rustls::crypto::ring::default_provider());
         let node =
-            WebPkiClientVerifier::builder_with_provider(roots(fabric.ca().certificate()), ring());
+            WebPkiClientVerifier::builder_with_provider(roots(own(fabric).certificate()), ring());
         let admitted = node
             .build()
             .unwrap()
             .verify_client_cert(client, &[], UnixTime::now());
         let peer = WebPkiServerVerifier::builder_with_provider(roots(its_ca), ring());
         let name = ServerName::try_from(crate::NODE_DNS_NAME).unwrap();
-        let certificate = &fabric.node().certificate;
+        let certificate = &fabric.certified()[0].certificate;
         let believed =
             peer.build()
                 .unwrap()
@@ -217,27 +228,27 @@ mod tests {
     #[test]
     fn with_the_same_key_the_node_id_and_every_identity_stay() {
         let (directory, before) = made();
-        let (blue, its_ca) = (tenant(&before), before.ca().certificate().clone());
+        let (blue, its_ca) = (tenant(&before), own(&before).certificate().clone());
         let later = SystemTime::now() + Duration::from_secs(60);
         let after = Fabric::renew(directory.path(), false, later).unwrap();
         assert_eq!(after.node_id(), before.node_id());
-        assert!(after.ca().not_after() > before.ca().not_after());
+        assert!(own(&after).not_after() > own(&before).not_after());
         assert_eq!(meet(&after, &blue, &its_ca), (true, true));
         let again = Fabric::open_or_create(directory.path(), later).unwrap();
         assert_eq!(again.node_id(), before.node_id());
-        assert_eq!(again.ca().certificate(), after.ca().certificate());
+        assert_eq!(own(&again).certificate(), own(&after).certificate());
     }
 
     #[test]
     fn with_a_new_key_the_node_id_stays_and_every_identity_is_void() {
         let (directory, before) = made();
-        let (blue, its_ca) = (tenant(&before), before.ca().certificate().clone());
+        let (blue, its_ca) = (tenant(&before), own(&before).certificate().clone());
         // A renewal with a new key does not need the old key.
         fs::remove_file(directory.path().join(CA_KEY)).unwrap();
         let after = Fabric::renew(directory.path(), true, SystemTime::now()).unwrap();
         assert_eq!(after.node_id(), before.node_id());
         assert_eq!(meet(&after, &blue, &its_ca), (false, false));
-        let new = (tenant(&after), after.ca().certificate().clone());
+        let new = (tenant(&after), own(&after).certificate().clone());
         assert_eq!(meet(&after, &new.0, &new.1), (true, true));
         let again = Fabric::open_or_create(directory.path(), SystemTime::now()).unwrap();
         assert_eq!(again.node_id(), before.node_id());
@@ -246,7 +257,7 @@ mod tests {
     #[test]
     fn an_expired_ca_stops_a_start_and_is_renewed() {
         let (directory, before) = made();
-        let end = before.ca().not_after();
+        let end = own(&before).not_after();
         assert!(end > SystemTime::now() + 9 * YEAR);
         let files =
             || [CA_KEY, CA, NODE, ADMIN].map(|name| fs::read(directory.path().join(name)).unwrap());
@@ -295,7 +306,7 @@ mod tests {
         let (other, foreign) = made();
         let key = SecretKey::generate().unwrap();
         let tenant = tenant_pem(&foreign, &key);
-        let tenant = identity_pem(&tenant, &key, &foreign.ca());
+        let tenant = identity_pem(&tenant, &key, own(&foreign).certificate_pem());
         fs::write(other.path().join("tenant"), tenant).unwrap();
         let all = [CA_KEY, CA, NODE, ADMIN];
         for (from, name, with, word) in [
@@ -304,7 +315,7 @@ mod tests {
             (CA, CA, &[false], "not that of ca.pem"),
             (ADMIN, ADMIN, &[false, true], "another fabric"),
             (ADMIN, NODE, &[false, true], "no identity of a node"),
-            (NODE, ADMIN, &[false, true], "names no tenant"),
+            (NODE, ADMIN, &[false, true], "no operator"),
             ("tenant", ADMIN, &[false, true], "no operator"),
             ("none", NODE, &[false, true], "missing"),
             ("directory", CA, &[false, true], "a directory"),

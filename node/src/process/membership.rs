@@ -1,0 +1,207 @@
+//! The node's fabric: a start opens it, `node-request` and `node-accept` join another one, and `renew-ca` renews that of a
+//! node alone.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::SystemTime,
+};
+
+use anyhow::{Context, bail};
+use fabricbios_control::Membership;
+use fabricbios_fabric::{Accepted, Fabric, FabricDirectory};
+use fabricbios_local::{AskError, Join};
+use fabricbios_wire::{LeaseError, NodeId, Refusal, RefusalClass};
+use nix::sys::stat::{Mode, umask};
+
+use crate::{
+    process::{check::Findings, state_dir},
+    settings::{NodeAccept, NodeRequest, RenewCa, Settings},
+};
+
+/// Opens the node's identity at a start, which has locked the state directory.
+///
+/// # Errors
+/// A file of the node or of the fabric's directory cannot be used.
+pub(crate) fn open(settings: &Settings) -> anyhow::Result<Fabric> {
+    let (state_dir, now) = (settings.state_dir(), SystemTime::now());
+    let fabric = match &settings.fabric_dir {
+        None => Fabric::open_or_create(state_dir, now)?,
+        Some(path) => {
+            let directory = FabricDirectory::open(path, now);
+            let directory = directory.with_context(|| named(path))?;
+            let certified = Fabric::open_certified(state_dir, &directory, now)?;
+            if certified.left.is_some() {
+                tracing::warn!("--fabric-dir: {}", told(&certified));
+            }
+            certified.fabric
+        }
+    };
+    let former = fabric.certified().len().saturating_sub(1);
+    tracing::info!(node_id = %fabric.node_id(), fabric = %fabric.id(), former, "the node's fabric");
+    Ok(fabric)
+}
+
+/// Checks the files as [`open`] does, and changes nothing. Warns of a move to another fabric.
+pub(crate) fn check(settings: &Settings, found: &mut Findings) -> anyhow::Result<Option<NodeId>> {
+    let (state_dir, now) = (settings.state_dir(), SystemTime::now());
+    let node = Fabric::check(state_dir, now)?;
+    if let Some(path) = &settings.fabric_dir {
+        let directory = FabricDirectory::open(path, now).with_context(|| named(path))?;
+        if node.is_some() && Fabric::joined(state_dir)? != Some(directory.id()) {
+            found.warns(format_args!(
+                "{}: this start moves the node to fabric {}; identities of the fabric that it leaves keep their live leases \
+                 and get no new ones",
+                named(path),
+                directory.id()
+            ));
+        }
+    }
+    Ok(node)
+}
+
+fn named(directory: &Path) -> String {
+    format!("--fabric-dir {}", directory.display())
+}
+
+/// What the local socket does with the answer to a `node-request`: this daemon joins, and says so.
+pub(crate) fn join(state_dir: &Path, membership: &Membership) -> Join {
+    let (state_dir, membership) = (state_dir.to_owned(), membership.clone());
+    let one_at_a_time = Mutex::new(());
+    Arc::new(move |answer| {
+        // The lock has no data that a panic could leave half done.
+        let _turn = one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
+        let accepted = Fabric::accept(&state_dir, answer, SystemTime::now());
+        let accepted = accepted.map_err(|error| {
+            tracing::warn!(%error, "the node has not joined a fabric");
+            let message = error.to_string();
+            Refusal::new(LeaseError::InvalidArgs, RefusalClass::Permanent, message)
+        })?;
+        let told = told(&accepted);
+        tracing::info!(fabric = %accepted.fabric.id(), left = ?accepted.left, "{told}");
+        membership.replace(accepted.fabric);
+        Ok(told)
+    })
+}
+
+fn told(accepted: &Accepted) -> String {
+    let Accepted {
+        fabric,
+        left,
+        labels,
+    } = accepted;
+    let labels: Vec<String> = labels.iter().map(ToString::to_string).collect();
+    let labels = match labels.is_empty() {
+        true => "without labels".to_owned(),
+        false => format!("with the labels {}", labels.join(", ")),
+    };
+    let left = left.map(|it| {
+        format!("; identities of fabric {it} keep their live leases here and get no new ones")
+    });
+    let (node, id) = (fabric.node_id(), fabric.id());
+    format!(
+        "node {node} is one of fabric {id}, {labels}{}",
+        left.unwrap_or_default()
+    )
+}
+
+/// Runs `node-request`. Returns the request, PEM.
+///
+/// # Errors
+/// The state directory has no node whose identity can be read.
+pub(crate) fn node_request(arguments: &NodeRequest) -> anyhow::Result<String> {
+    Ok(Fabric::request(&arguments.state_dir)?)
+}
+
+/// Most bytes of an answer: two certificates as PEM.
+const ANSWER_BYTES_MAX: u64 = 16 << 10;
+
+/// Runs `node-accept`. Returns the message for the operator.
+///
+/// # Errors
+/// The answer cannot be read or is not for this node, or the daemon that runs cannot be told.
+pub(crate) fn node_accept(arguments: &NodeAccept) -> anyhow::Result<String> {
+    let NodeAccept {
+        answer: path,
+        state_dir,
+        local_socket,
+    } = arguments;
+    umask(Mode::from_bits_truncate(0o077));
+    let answer = read(path).with_context(|| format!("read {}", path.display()))?;
+    if !state_dir.is_dir() {
+        bail!(
+            "there is no state directory {}: name that of the node with --state-dir",
+            state_dir.display()
+        );
+    }
+    let has_daemon = state_dir::look(state_dir)?;
+    Fabric::check_accept(state_dir, &answer, SystemTime::now())
+        .with_context(|| path.display().to_string())?;
+    if !has_daemon {
+        let _lock = state_dir::lock(state_dir)?;
+        let accepted = Fabric::accept(state_dir, &answer, SystemTime::now());
+        return Ok(told(&accepted.with_context(|| path.display().to_string())?));
+    }
+    fabricbios_local::join(local_socket, &answer).map_err(|error| match error {
+        AskError::Refused(refusal) => anyhow::anyhow!("{}: {}", path.display(), refusal.message),
+        AskError::Unreachable { socket, error } => anyhow::anyhow!(
+            "a daemon runs on {} and cannot be told at {}: {error}. Name its --local-socket, or stop it, repeat this, and \
+             start it again (a daemon that runs with on-stop = keep keeps leases over a stop, of memory only those with a mem-file)",
+            state_dir.display(),
+            socket.display()
+        ),
+        AskError::Unanswered { socket, why } => anyhow::anyhow!(
+            "the daemon at {} {why}; repeat the command: the same answer twice does no harm",
+            socket.display()
+        ),
+        AskError::Unexpected(why) => anyhow::anyhow!("{why}: is another version of the daemon running?"),
+        AskError::Local(call, error) => anyhow::anyhow!("{call}: {error}"),
+    })
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let source: Box<dyn Read> = match path.as_os_str() == "-" {
+        true => Box::new(io::stdin()),
+        false => Box::new(File::open(path)?),
+    };
+    let mut text = String::new();
+    source.take(ANSWER_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Runs `renew-ca`. Returns the message for the operator.
+///
+/// # Errors
+/// A daemon runs on the state directory, or its certificates and keys cannot be read or written.
+pub(crate) fn renew_ca(arguments: &RenewCa) -> anyhow::Result<String> {
+    let RenewCa { state_dir, new_key } = arguments;
+    umask(Mode::from_bits_truncate(0o077));
+    if !state_dir.is_dir() {
+        anyhow::bail!(
+            "there is no state directory {}: name that of the node with --state-dir",
+            state_dir.display()
+        );
+    }
+    let _lock = state_dir::lock(state_dir)?;
+    let left = Fabric::joined(state_dir).ok().flatten();
+    let left = left.map_or_else(String::new, |it| {
+        format!(
+            "; the node has left fabric {it}, whose identities cannot connect any more: leases that they hold go on to their \
+             ends unless you revoke them"
+        )
+    });
+    let fabric = Fabric::renew(state_dir, *new_key, SystemTime::now())?;
+    let others = match new_key {
+        true => {
+            "every identity that it had issued is void: issue new ones with `fabricctl identity issue`"
+        }
+        false => "identities that it has issued stay valid",
+    };
+    Ok(format!(
+        "the CA of node {} is renewed, and its new certificate is in {}; {others}{left}",
+        fabric.node_id(),
+        state_dir.join("ca.pem").display()
+    ))
+}
