@@ -7,8 +7,8 @@
 //   code HEX      connect: "established BYTES", or another event of librpma, such as "rejected"
 //   write TEXT    write at the start of the region: the status of the work
 //   read BYTES    read the start of the region: the status, and the bytes as text
-//   loop TEXT     read 4096 bytes until that fails: "READS STATUS untouched|touched FOREIGN", where FOREIGN counts the
-//                 reads that did not begin with TEXT
+//   loop TEXT     read 4096 bytes until that fails: "READS FOREIGN untouched|touched STATUS", where FOREIGN counts the
+//                 reads that did not begin with TEXT; touched: the read that failed left bytes that are not the lease's
 //   writes TEXT   write TEXT at the start of the region until that fails: "WRITES LAST STATUS", where LAST is the time of the
 //                 last success, in milliseconds since 1970
 //   event         wait for an event of the connection
@@ -117,9 +117,13 @@ static void loop(const char *text) {
             foreign += strncmp(buffer, text, strlen(text)) != 0;
         }
     }
+    // The read that fails may have packets of before the cut: the lease's own bytes, the text and zeros.
     int touched = 0;
-    for (int at = 0; at < ONE_READ; at++)
-        touched |= (unsigned char)buffer[at] != UNTOUCHED;
+    int length = strlen(text);
+    for (int at = 0; at < ONE_READ; at++) {
+        int own = at < length ? text[at] : 0;
+        touched |= (unsigned char)buffer[at] != UNTOUCHED && buffer[at] != own;
+    }
     printf("%ld %ld %s %s\n", reads, foreign, touched ? "touched" : "untouched", ended);
 }
 
