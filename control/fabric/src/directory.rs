@@ -3,7 +3,7 @@
 
 use std::{
     fs::{self, Permissions},
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, SystemTime},
@@ -143,6 +143,18 @@ impl FabricDirectory {
             ca: Arc::new(ca),
             id,
         })
+    }
+
+    /// Refuses this directory as the state directory of a node.
+    pub(crate) fn refuse_as_state(&self, state_dir: &Path) -> Result<(), IdentityError> {
+        let place = |path: &Path| fs::metadata(path).map(|it| (it.dev(), it.ino())).ok();
+        match place(state_dir).is_some_and(|it| Some(it) == place(&self.path)) {
+            true => Err(damaged(
+                state_dir,
+                "name a directory of the node's own with --state-dir",
+            )(FileProblem::FabricDirectory)),
+            false => Ok(()),
+        }
     }
 
     /// The fabric.

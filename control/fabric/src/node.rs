@@ -173,6 +173,12 @@ impl Fabric {
         self.certified.first().map_or(self.home, |it| it.fabric)
     }
 
+    /// The end of the node's certificate in the present fabric.
+    #[must_use]
+    pub fn not_after(&self) -> Option<SystemTime> {
+        subject::not_after(&self.certified.first()?.certificate).ok()
+    }
+
     /// SHA-256 of the node's SubjectPublicKeyInfo.
     #[must_use]
     pub fn node_id(&self) -> NodeId {

@@ -46,6 +46,7 @@ pub(crate) fn role_for(
 ) -> Result<Role, Refusal> {
     let is_former = peer.fabric != fabric.id();
     match (peer.principal.role, needs(request)) {
+        (Role::Operator, Needs::Membership) if is_former => Ok(Role::Tenant),
         (role, Needs::Membership) => Ok(role),
         (role @ (Role::Node | Role::Scheduler), _) => Err(of_member(role)),
         (_, Needs::Grant) | (Role::Operator, Needs::Operation) if is_former => {
@@ -96,8 +97,8 @@ mod tests {
     /// How the request of each of [`COLUMNS`] is decided: `T`, `O`: as a tenant's or an operator's; `m`: as a member's;
     /// `-`: refused.
     const TABLE: [(MessageType, [char; 6]); 14] = [
-        (MessageType::Ping, ['T', 'O', 'm', 'm', 'T', 'O']),
-        (MessageType::GetIdentity, ['T', 'O', 'm', 'm', 'T', 'O']),
+        (MessageType::Ping, ['T', 'O', 'm', 'm', 'T', 'T']),
+        (MessageType::GetIdentity, ['T', 'O', 'm', 'm', 'T', 'T']),
         (MessageType::GetInventory, ['T', 'O', '-', '-', 'T', 'T']),
         (MessageType::LeaseAlloc, ['T', 'O', '-', '-', '-', '-']),
         (MessageType::LeaseRenew, ['T', 'O', '-', '-', 'T', 'T']),

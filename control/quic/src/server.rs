@@ -12,7 +12,7 @@ use std::{
 };
 
 use fabricbios_fabric::{BadCertificate, Peer, Principal};
-use fabricbios_wire::{Answer, Request};
+use fabricbios_wire::{Answer, Request, Role};
 use quinn::{Connection, ConnectionError, Endpoint, Incoming, VarInt};
 use rustls::pki_types::CertificateDer;
 use tokio::{
@@ -279,8 +279,13 @@ fn admitted(
         .and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok());
     let leaf = chain.as_ref().and_then(|chain| chain.first());
     let leaf = leaf.ok_or(HandshakeError::NoCertificate)?;
-    let peer = shared.membership.now().peer(leaf)?;
-    place.for_peer(&peer.principal)?;
+    let fabric = shared.membership.now();
+    let peer = fabric.peer(leaf)?;
+    let mut counted = peer.principal.clone();
+    if counted.role == Role::Operator && peer.fabric != fabric.id() {
+        counted.role = Role::Tenant;
+    }
+    place.for_peer(&counted)?;
     Ok(peer)
 }
 

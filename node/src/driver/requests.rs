@@ -55,7 +55,7 @@ impl Requests {
         let tenant: Arc<str> = peer_request.principal.tenant.into();
         let role = peer_request.principal.role;
         // An operator may have the name of a tenant who fills the queue.
-        let owner = (role == Role::Tenant).then(|| tenant.clone());
+        let owner = (role != Role::Operator).then(|| tenant.clone());
         let looks = matches!(peer_request.request, Request::GetInventory(_));
         let input = Input::Request {
             requester: Requester {

@@ -6,7 +6,7 @@ use std::{
     io::{self, Read},
     path::Path,
     sync::{Arc, Mutex, PoisonError},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use anyhow::{Context, bail};
@@ -39,6 +39,13 @@ pub(crate) fn open(settings: &Settings) -> anyhow::Result<Fabric> {
             certified.fabric
         }
     };
+    if fabric.not_after().is_none_or(|end| end < now + LEFT_MIN) {
+        tracing::warn!(
+            "the node's certificate has ended or ends within 30 days, and then no client of fabric {} accepts the node: \
+             `fabricbiosd node-request`, `fabricctl fabric sign` and `node-accept`, or renew-ca on a node alone, renew it",
+            fabric.id()
+        );
+    }
     let former = fabric.certified().len().saturating_sub(1);
     tracing::info!(node_id = %fabric.node_id(), fabric = %fabric.id(), former, "the node's fabric");
     Ok(fabric)
@@ -61,6 +68,9 @@ pub(crate) fn check(settings: &Settings, found: &mut Findings) -> anyhow::Result
     }
     Ok(node)
 }
+
+/// A start warns of a certificate that is valid for less than this.
+const LEFT_MIN: Duration = Duration::from_secs(30 * 86_400);
 
 fn named(directory: &Path) -> String {
     format!("--fabric-dir {}", directory.display())

@@ -104,6 +104,7 @@ impl Fabric {
         now: SystemTime,
     ) -> Result<Accepted, IdentityError> {
         durable::make_private_dir(state_dir).map_err(io_error("create", state_dir))?;
+        directory.refuse_as_state(state_dir)?;
         let path = state_dir.join(NODE);
         let Some(node) = Self::read(state_dir, now)? else {
             let key = SecretKey::generate().map_err(making(&path))?;
@@ -179,7 +180,8 @@ impl Fabric {
 
     /// The certificates in former fabrics, once `new` is the present one: the latest ones.
     fn former_after(&self, new: &Certified) -> Vec<Certified> {
-        let others = self.certified.iter().filter(|it| it.fabric != new.fabric);
+        // One of the same fabric counts until the new one does.
+        let others = self.certified.iter().filter(|it| *it != new);
         others.take(FORMER_MAX).cloned().collect()
     }
 
@@ -287,12 +289,12 @@ pub(super) fn open(state_dir: &Path) -> Result<Past, IdentityError> {
         };
     };
     let node = node(&text).map_err(damaged(&node_path, REMEDY))?;
-    if node.certified.ca == ca {
+    if FabricId::of_ca(&ca).is_ok_and(|it| it == node.certified.fabric) {
         return Ok(Past::Joined(Box::new(joined(node, former, home))));
     }
     let own = read(&state_dir.join(CA_KEY))?;
     let own = own.and_then(|text| pem::first_certificate(text.as_bytes()).ok());
-    if own.as_ref() == Some(&node.certified.ca) {
+    if own.is_some_and(|ca| FabricId::of_ca(&ca).is_ok_and(|it| it == node.certified.fabric)) {
         return Ok(Past::Alone { home: Some(home) });
     }
     let (before, others): (Vec<_>, _) = former.into_iter().partition(|it| *it == node.certified);
@@ -303,8 +305,9 @@ pub(super) fn open(state_dir: &Path) -> Result<Past, IdentityError> {
 }
 
 fn joined(node: Node, former: Vec<Certified>, home: FabricId) -> Fabric {
+    let fabric = node.certified.fabric;
     let mut certified = vec![node.certified];
-    certified.extend(former);
+    certified.extend(former.into_iter().filter(|it| it.fabric != fabric));
     Fabric {
         key: node.key,
         id: node.id,
@@ -339,6 +342,13 @@ fn parse(text: &str) -> Result<Joined, FileProblem> {
     let former = former.collect::<Result<_, _>>()?;
     let ca = ca.clone();
     Ok(Joined { home, ca, former })
+}
+
+/// The fabric of the first start, as `joined.pem` has it, also beside files that do not fit.
+pub(super) fn home(state_dir: &Path) -> Option<FabricId> {
+    let text = read(&state_dir.join(JOINED)).ok().flatten()?;
+    let first = text.lines().next()?.strip_prefix("home ")?;
+    first.split_once(' ')?.0.parse().ok()
 }
 
 /// Brings the other files in line with `node.identity`: the key of the node's own CA and the identity of its operator

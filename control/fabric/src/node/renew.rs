@@ -33,15 +33,12 @@ impl Fabric {
                 FileProblem::Directory,
             ));
         }
-        let home = match join::open(state_dir)? {
-            Past::Joined(joined) if !is_new_key => {
-                let what = FileProblem::Joined(joined.id());
-                return Err(damaged(&state_dir.join(join::JOINED), JOINED_REMEDY)(what));
-            }
-            // joined.pem stays: it says which tenants go by their plain names.
-            Past::Joined(joined) => Some(joined.home),
-            Past::Alone { home } => home,
-        };
+        if !is_new_key && let Past::Joined(joined) = join::open(state_dir)? {
+            let what = FileProblem::Joined(joined.id());
+            return Err(damaged(&state_dir.join(join::JOINED), JOINED_REMEDY)(what));
+        }
+        // joined.pem stays: it says which tenants go by their plain names. A new key mends files that do not fit.
+        let home = join::home(state_dir);
         let (key, signer) = node_key(&node_path)?;
         let own = OwnKeys::read(&ca_copy, is_new_key.then_some(&*ca_path))?;
         let is_own = own.has(&signer);

@@ -442,3 +442,62 @@ fn the_directory_of_a_fabric_is_no_state_directory() {
     }
     assert_eq!(fs::read_dir(world.state_dir()).unwrap().count(), 4);
 }
+
+#[test]
+fn a_leave_that_was_cut_short_is_repeated_also_a_second_time() {
+    let world = World::new();
+    let fabric = world.fabric("fabric");
+    let state_dir = world.state_dir();
+    let id = Fabric::open_certified(&state_dir, &fabric, now())
+        .unwrap()
+        .fabric
+        .node_id();
+    for _ in 0..2 {
+        let old = world.files();
+        Fabric::renew(&state_dir, true, now()).unwrap();
+        let new = world.files();
+        // As after a power cut behind the first file, the key of the new CA.
+        for ((name, old), new) in FILES.iter().zip(&old).zip(&new) {
+            let path = state_dir.join(name);
+            match if *name == CA_KEY { new } else { old } {
+                Some(bytes) => fs::write(path, bytes).unwrap(),
+                None => drop(fs::remove_file(path)),
+            }
+        }
+        let why = Fabric::open_or_create(&state_dir, now())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            why.contains("move it away") || why.contains("renew-ca --new-key"),
+            "{why}"
+        );
+        let left = Fabric::renew(&state_dir, true, now()).unwrap();
+        assert_eq!(left.node_id(), id);
+        let again = Fabric::open_or_create(&state_dir, now()).unwrap();
+        assert_eq!((again.id(), again.node_id()), (left.id(), id));
+        // The name of its first fabric stays that fabric's.
+        let its_blue = again
+            .peer(&blue(again.ca().unwrap()))
+            .unwrap()
+            .principal
+            .tenant;
+        assert_eq!(its_blue, tenant_key("blue", again.id(), fabric.id()));
+        // The CA keeps its key.
+        Fabric::renew(&state_dir, false, now()).unwrap();
+    }
+}
+
+#[test]
+fn one_directory_is_not_both_also_when_the_fabric_is_half_made() {
+    let world = World::new();
+    world.fabric("node");
+    for name in [CA, ADMIN, "scheduler.identity"] {
+        fs::remove_file(world.state_dir().join(name)).unwrap();
+    }
+    let half = FabricDirectory::open(&world.state_dir(), now()).unwrap();
+    let why = Fabric::open_certified(&world.state_dir(), &half, now())
+        .unwrap_err()
+        .to_string();
+    assert!(why.contains("the directory of a fabric"), "{why}");
+    assert_eq!(fs::read_dir(world.state_dir()).unwrap().count(), 1);
+}
