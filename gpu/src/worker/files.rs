@@ -49,6 +49,8 @@ const KERNEL: [&str; 9] = [
     "/proc/modules",
     "/proc/version",
 ];
+/// CUDA names its threads in files below this directory, and does not start if it cannot.
+const THREADS: &str = "task";
 /// Device nodes that every program may use.
 const PSEUDO: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];
 /// AMD's libraries look for nodes in this directory.
@@ -66,6 +68,7 @@ const RIGHTS: ABI = ABI::V5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     Read,
+    Write,
     List,
     Use,
     Change,
@@ -75,6 +78,7 @@ impl Access {
     fn rights(self) -> BitFlags<AccessFs> {
         match self {
             Self::Read => AccessFs::from_read(RIGHTS),
+            Self::Write => AccessFs::from_read(RIGHTS) | AccessFs::WriteFile | AccessFs::Truncate,
             Self::List => AccessFs::ReadDir.into(),
             Self::Use => AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev,
             Self::Change => AccessFs::from_all(RIGHTS),
@@ -92,8 +96,12 @@ impl Files {
         let mut all: Vec<(PathBuf, Access)> = Vec::new();
         let mut add = |path: &Path, access| all.push((path.to_owned(), access));
         let own = format!("/proc/{}", std::process::id());
-        for path in [LIBRARIES.as_slice(), &KERNEL, &["/proc/self", &own]].concat() {
+        for path in [LIBRARIES.as_slice(), &KERNEL].concat() {
             add(path.as_ref(), Access::Read);
+        }
+        for own in ["/proc/self", &own] {
+            add(own.as_ref(), Access::Read);
+            add(&Path::new(own).join(THREADS), Access::Write);
         }
         let named = [&libraries.nvml, &libraries.cuda, &libraries.hip];
         let named = named.into_iter().flatten().filter_map(|it| it.parent());
@@ -184,7 +192,7 @@ impl Files {
                 Access::List => continue,
                 Access::Read => MsFlags::MS_RDONLY | safe,
                 Access::Use if found.file_type().is_char_device() => MsFlags::MS_NOSUID,
-                Access::Use | Access::Change => safe,
+                Access::Write | Access::Use | Access::Change => safe,
             };
             let from = format!("/proc/self/fd/{}", file.as_raw_fd());
             let bind = MsFlags::MS_BIND;

@@ -3,7 +3,7 @@
 use std::{
     env, fs,
     io::{BufRead, BufReader},
-    os::unix::fs::symlink,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
@@ -12,6 +12,8 @@ use anyhow::{Context, Result, bail};
 use fabricbios_client::{Identity, Node};
 use fabricbios_wire::{IssueRequest, Reply, Request, Role};
 use nix::{
+    mount::{MsFlags, mount},
+    sched::{CloneFlags, unshare},
     sys::{
         signal::{Signal, kill},
         stat::{Mode, SFlag, makedev, mknod},
@@ -170,41 +172,66 @@ fn spawn(
     }
 }
 
-/// The root directory that the daemon takes for this machine, if the daemon could not own the device nodes otherwise.
-/// With stand-ins: nodes made for the test. Else: this machine, as if the driver had been loaded with the setting to
-/// leave the nodes alone, since many rented machines lack this setting.
+/// With stand-ins, the root directory that the daemon takes for this machine: it has nodes made for the test.
 fn gpu_root(at: &Path) -> Result<Option<PathBuf>> {
-    let parameters = Path::new("proc/driver/nvidia/params");
-    let says = fs::read_to_string(Path::new("/").join(parameters)).unwrap_or_default();
-    let on_stand_ins = is_on_stand_ins();
-    if !on_stand_ins && (says.is_empty() || is_kept(&says)) {
+    if !is_on_stand_ins() {
         return Ok(None);
     }
     if !at.exists() {
         fs::create_dir_all(at.join("proc/driver/nvidia"))?;
-        fs::write(at.join(parameters), "ModifyDeviceFiles: 0\n")?;
-        match on_stand_ins {
-            true => make_nodes(at)?,
-            false => {
-                symlink("/dev", at.join("dev"))?;
-                symlink("/sys", at.join("sys"))?;
-                let capabilities = "proc/driver/nvidia/capabilities";
-                symlink(Path::new("/").join(capabilities), at.join(capabilities))?;
-            }
-        }
+        fs::write(at.join("proc/driver/nvidia/params"), KEPT)?;
+        make_nodes(at)?;
     }
     Ok(Some(at.to_owned()))
 }
 
-/// Whether the driver of NVIDIA leaves the mode of its nodes alone.
-fn is_kept(parameters: &str) -> bool {
-    { parameters.lines() }.any(|it| it.replace(' ', "") == "ModifyDeviceFiles:0")
-}
+/// Where NVIDIA's driver says which options it was loaded with. Its libraries read this file and then put the mode of
+/// the device nodes back, or leave the nodes alone.
+const PARAMETERS: &str = "/proc/driver/nvidia/params";
+/// The option to leave the nodes alone.
+const KEPT: &str = "ModifyDeviceFiles: 0\n";
+const NONE: Option<&str> = None;
 
-/// Whether the daemon owns the nodes only because this test states that the driver leaves the nodes alone.
-pub(crate) fn acts_as_if() -> bool {
-    let says = fs::read_to_string("/proc/driver/nvidia/params").unwrap_or_default();
-    !is_on_stand_ins() && !says.is_empty() && !is_kept(&says)
+/// Has this process and its children see a driver that leaves its nodes alone, since most rented machines lack this
+/// option, and nodes of their own, since any program of root on the machine (nvidia-smi) puts the mode of the machine's
+/// nodes back. Returns whether the driver was loaded without the option. The process must have one thread.
+pub(crate) fn keep_nodes() -> Result<bool> {
+    let says = fs::read_to_string(PARAMETERS).unwrap_or_default();
+    let is_kept = says
+        .lines()
+        .any(|it| it.replace(' ', "") == KEPT.trim().replace(' ', ""));
+    if is_on_stand_ins() || says.is_empty() || is_kept {
+        return Ok(false);
+    }
+    // The other processes of this machine go on to see the driver's file and the machine's nodes.
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)?;
+    // What is mounted stays when its name goes with this directory.
+    let place = TempDir::new_in("/dev")?;
+    let put = |made: &Path, over: &Path| {
+        let done = mount(Some(made), over, NONE, MsFlags::MS_BIND, NONE);
+        done.with_context(|| over.display().to_string())
+    };
+    let parameters = place.path().join("params");
+    fs::write(&parameters, KEPT)?;
+    put(&parameters, Path::new(PARAMETERS))?;
+    for entry in fs::read_dir("/dev")? {
+        let node = entry?;
+        let name = node.file_name();
+        let minor = name.to_str().and_then(|it| it.strip_prefix("nvidia"));
+        if minor.is_some_and(|it| it.parse::<u32>().is_ok()) {
+            let copy = place.path().join(&name);
+            let device = node.metadata()?.rdev();
+            mknod(
+                &copy,
+                SFlag::S_IFCHR,
+                Mode::from_bits_truncate(0o666),
+                device,
+            )?;
+            put(&copy, &node.path())?;
+        }
+    }
+    Ok(true)
 }
 
 fn is_on_stand_ins() -> bool {

@@ -19,7 +19,7 @@ use nix::{
 
 use crate::{
     Arguments, kernels,
-    node::{Daemon, acts_as_if},
+    node::{Daemon, keep_nodes},
     report::Report,
     speed, tenants,
 };
@@ -29,6 +29,9 @@ pub(crate) const SPIN: &[u8] = include_bytes!("../../stand-ins/ptx/spin.ptx");
 
 /// Long enough for the wipe of a device on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The daemon's latest warnings, which are printed where a scenario fails.
+const WARNINGS: usize = 3;
 
 type Scenario = fn(&Arguments, &mut Daemon, &mut Report) -> Result<()>;
 
@@ -45,6 +48,7 @@ const SCENARIOS: [(&str, Scenario); 8] = [
 
 /// Runs the requested scenarios.
 pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<()> {
+    let has_own_nodes = keep_nodes()?;
     let mut daemon = Daemon::start("exclusive")?;
     for (name, scenario) in SCENARIOS {
         let is_wanted = arguments.only.is_empty() || arguments.only.iter().any(|it| it == name);
@@ -54,6 +58,11 @@ pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<()> {
         eprintln!("== {name}");
         if let Err(error) = scenario(arguments, &mut daemon, report) {
             report.failed(name, &format!("{error:#}"));
+            let log = daemon.log();
+            let warnings = log.lines().rev().filter(|line| line.contains(" WARN "));
+            for line in warnings.take(WARNINGS) {
+                eprintln!("   the daemon: {line}");
+            }
         }
     }
     for line in daemon
@@ -63,9 +72,9 @@ pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<()> {
     {
         report.limit(line);
     }
-    if acts_as_if() {
+    if has_own_nodes {
         report.limit(
-            "the driver was loaded without NVreg_ModifyDeviceFiles=0: the node acted as if it had been",
+            "the driver was loaded without NVreg_ModifyDeviceFiles=0: the node had device nodes of its own",
         );
     }
     daemon.signal(Signal::SIGTERM)?;

@@ -5,8 +5,11 @@ use std::{
     io::Read,
     os::unix::process::parent_id,
     path::Path,
+    sync::mpsc,
     thread,
 };
+
+use nix::unistd::gettid;
 
 use super::{super::sandbox::tests, Access, Files};
 use crate::{Libraries, Node};
@@ -111,6 +114,19 @@ fn try_files(shut_in: impl FnOnce(&Files, &Path) -> bool) {
     }
     let own = format!("/proc/{}/status", std::process::id());
     fs::read(own).unwrap();
+    // As CUDA names a thread that it has started.
+    let (stop, stopped) = mpsc::channel::<()>();
+    let (tell, told) = mpsc::channel();
+    let named = thread::spawn(move || {
+        tell.send(gettid()).unwrap();
+        stopped.recv().unwrap_err();
+    });
+    let comm = format!("/proc/self/task/{}/comm", told.recv().unwrap());
+    fs::write(&comm, "named").unwrap();
+    assert_eq!(fs::read_to_string(comm).unwrap(), "named\n");
+    drop(stop);
+    named.join().unwrap();
+    assert!(fs::write("/proc/self/oom_score_adj", "1").is_err());
     assert!(fs::read_dir("/usr").unwrap().count() > 0);
     assert!(fs::read_dir("/sys").unwrap().count() > 0);
     fs::write("/dev/null", "x").unwrap();

@@ -52,7 +52,7 @@ fn of(error: c_int) -> Option<(&'static CStr, &'static CStr)> {
         ),
         304 => (
             c"CUDA_ERROR_OPERATING_SYSTEM",
-            c"the stand-in's state directory cannot be used",
+            c"the stand-in cannot use its state directory, or cannot name a thread",
         ),
         400 => (c"CUDA_ERROR_INVALID_HANDLE", c"invalid resource handle"),
         500 => (c"CUDA_ERROR_NOT_FOUND", c"named symbol not found"),

@@ -7,7 +7,10 @@ mod errors;
 mod memory;
 mod work;
 
-use std::ffi::{c_int, c_uint};
+use std::{
+    ffi::{c_int, c_uint},
+    fs, process,
+};
 
 use stand_in_device::{Attribute, Driver, Out, OutText, Status, Vendor};
 
@@ -28,10 +31,18 @@ fn code(result: Result<(), Status>) -> Code {
 #[unsafe(no_mangle)]
 extern "C" fn cuInit(flags: c_uint) -> Code {
     code(if flags == 0 {
-        DRIVER.init()
+        DRIVER.init().and_then(|()| can_name_threads())
     } else {
         Err(Status::INVALID_VALUE)
     })
+}
+
+/// NVIDIA's library (580.159.04) starts a thread here and writes its name into such a file; if it cannot, the library
+/// does not start.
+fn can_name_threads() -> Result<(), Status> {
+    let file = format!("/proc/self/task/{}/comm", process::id());
+    let named = fs::read(&file).and_then(|name| fs::write(file, name));
+    named.or(Err(Status::OPERATING_SYSTEM))
 }
 
 #[unsafe(no_mangle)]
