@@ -13,7 +13,7 @@ use std::{
 /// new one.
 pub(crate) fn write_private(path: &Path, contents: &[u8]) -> io::Result<()> {
     let aside = aside(path);
-    let written = write_new(&aside, contents).and_then(|()| fs::rename(&aside, path));
+    let written = write_new(&aside, contents).and_then(|()| rename(&aside, path));
     if written.is_err() {
         // The first error is reported. A temporary file that remains is harmless.
         fs::remove_file(&aside).ok();
@@ -48,10 +48,51 @@ fn write_new(path: &Path, contents: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
+fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    #[cfg(test)]
+    faults::check(faults::Step::Rename, to)?;
+    fs::rename(from, to)
+}
+
 fn sync_parent(path: &Path) -> io::Result<()> {
+    #[cfg(test)]
+    faults::check(faults::Step::Sync, path)?;
     match path.parent() {
         Some(parent) if parent != Path::new("") => File::open(parent)?.sync_all(),
         _ => File::open(".")?.sync_all(),
+    }
+}
+
+/// A test names the step that fails in its thread.
+#[cfg(test)]
+pub(crate) mod faults {
+    use std::{cell::Cell, io, path::Path};
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Step {
+        Rename,
+        Sync,
+    }
+
+    thread_local! {
+        static FAILS: Cell<Option<(Step, &'static str)>> = const { Cell::new(None) };
+    }
+
+    /// Runs `what` while this step fails at files with this name.
+    pub(crate) fn with<T>(step: Step, name: &'static str, what: impl FnOnce() -> T) -> T {
+        FAILS.set(Some((step, name)));
+        let outcome = what();
+        FAILS.set(None);
+        outcome
+    }
+
+    pub(super) fn check(step: Step, path: &Path) -> io::Result<()> {
+        match FAILS.get() {
+            Some((at, name)) if at == step && path.ends_with(name) => {
+                Err(io::ErrorKind::StorageFull.into())
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -101,6 +101,7 @@ fn told(accepted: &Accepted) -> String {
         fabric,
         left,
         labels,
+        unfinished,
     } = accepted;
     let labels: Vec<String> = labels.iter().map(ToString::to_string).collect();
     let labels = match labels.is_empty() {
@@ -110,10 +111,14 @@ fn told(accepted: &Accepted) -> String {
     let left = left.map(|it| {
         format!("; identities of fabric {it} keep their live leases here and get no new ones")
     });
+    let unfinished = unfinished.as_ref().map(|error| {
+        format!(". This holds, but a step after it failed: {error}. Then repeat the command")
+    });
     let (node, id) = (fabric.node_id(), fabric.id());
     format!(
-        "node {node} is one of fabric {id}, {labels}{}",
-        left.unwrap_or_default()
+        "node {node} is one of fabric {id}, {labels}{}{}",
+        left.unwrap_or_default(),
+        unfinished.unwrap_or_default()
     )
 }
 

@@ -6,7 +6,7 @@
 
 use std::{
     fs, io,
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
@@ -36,6 +36,8 @@ pub struct Accepted {
     pub left: Option<FabricId>,
     /// The labels in the certificate.
     pub labels: Vec<Label>,
+    /// The join holds, and this step after it failed; the next start, or the same answer again, repeats it.
+    pub unfinished: Option<IdentityError>,
 }
 
 impl Fabric {
@@ -58,8 +60,8 @@ impl Fabric {
     /// again changes nothing. The caller holds the lock of the directory. After an interruption, repeat the call.
     ///
     /// # Errors
-    /// If the directory has no node, or the certificate is not for its key, has ended, or is not that of a node; nothing has
-    /// changed then. Or if a file cannot be written.
+    /// If the directory has no node, the certificate is not for its key, has ended, or is not that of a node, a file of
+    /// another CA would have to be deleted, or the node's files cannot be written: the node has not joined then.
     pub fn accept(
         state_dir: &Path,
         answer: &str,
@@ -79,17 +81,19 @@ impl Fabric {
                 fabric: before,
                 left,
                 labels,
+                unfinished: None,
             });
         }
         let former = before.former_after(&new);
         let path = state_dir.join(NODE);
         let text = read(&path)?.ok_or_else(|| no_node(&path))?;
         let key = pem::key_pair(&text).map_err(damaged(&path, "restore the file from a backup"))?;
-        let fabric = settle(state_dir, &key, new, former, before.home)?;
+        let (fabric, finished) = settle(state_dir, &key, new, former, before.home)?;
         Ok(Accepted {
             fabric,
             left,
             labels,
+            unfinished: finished.err(),
         })
     }
 
@@ -110,7 +114,8 @@ impl Fabric {
             let key = SecretKey::generate().map_err(making(&path))?;
             let new = certify(directory, &key, Vec::new(), &path, now)?;
             let home = new.fabric;
-            let fabric = settle(state_dir, &key, new, Vec::new(), home)?;
+            let (fabric, finished) = settle(state_dir, &key, new, Vec::new(), home)?;
+            finished?;
             return Ok(Accepted {
                 fabric: Self {
                     new: true,
@@ -118,6 +123,7 @@ impl Fabric {
                 },
                 left: None,
                 labels: Vec::new(),
+                unfinished: None,
             });
         };
         let present = node
@@ -133,6 +139,7 @@ impl Fabric {
                 fabric: node,
                 left: None,
                 labels,
+                unfinished: None,
             });
         }
         let labels = present.and_then(|it| subject::labels(&it.certificate).ok());
@@ -142,15 +149,18 @@ impl Fabric {
         let key = pem::key_pair(&text).map_err(damaged(&path, "restore the file from a backup"))?;
         let new = certify(directory, &key, labels.clone(), &path, now)?;
         let former = node.former_after(&new);
-        let fabric = settle(state_dir, &key, new, former, node.home)?;
+        let (fabric, finished) = settle(state_dir, &key, new, former, node.home)?;
+        finished?;
         Ok(Accepted {
             fabric,
             left,
             labels,
+            unfinished: None,
         })
     }
 
-    /// Checks that the node in this state directory can take the answer. Changes nothing.
+    /// Checks that the node in this state directory can take the answer, and returns the fabric of the answer. Changes
+    /// nothing.
     ///
     /// # Errors
     /// As [`Fabric::accept`].
@@ -228,33 +238,33 @@ fn certify(
     new.map_err(making(path))
 }
 
-/// Writes the files of a node that has joined, and opens them.
+/// Makes the node one of the fabric of `new`, and returns how [`finish`] ended. An error comes before the rename of
+/// `node.identity`: the node is where it was.
 fn settle(
     state_dir: &Path,
     key: &SecretKey,
     new: Certified,
     former: Vec<Certified>,
     home: FabricId,
-) -> Result<Fabric, IdentityError> {
+) -> Result<(Fabric, Result<(), IdentityError>), IdentityError> {
     let path = state_dir.join(NODE);
-    let mut text = format!(
-        "home {home} former {}\n{}",
-        former.len(),
-        pem::of_certificate(&new.ca)
-    );
+    let ca_pem = pem::of_certificate(&new.ca);
+    let mut text = format!("home {home} former {}\n{ca_pem}", former.len());
     for it in &former {
         text.push_str(&pem::of_certificate(&it.certificate));
         text.push_str(&pem::of_certificate(&it.ca));
     }
-    write(&state_dir.join(JOINED), &text)?;
-    let ca_pem = pem::of_certificate(&new.ca);
     let identity = identity_pem(&pem::of_certificate(&new.certificate), key, &ca_pem);
-    write(&path, &identity)?;
-    let Past::Joined(joined) = open(state_dir)? else {
-        return Err(lost_node(state_dir));
+    let fabric = joined(node(&identity).map_err(making(&path))?, former, home);
+    Remaining::of(state_dir, &fabric)?;
+    write(&state_dir.join(JOINED), &text)?;
+    let finished = match write(&path, &identity) {
+        Ok(()) => finish(state_dir, &fabric),
+        // The file is renamed, and the directory could not be synced.
+        Err(error) if read(&path).is_ok_and(|it| it.as_ref() == Some(&identity)) => Err(error),
+        Err(error) => return Err(error),
     };
-    finish(state_dir, &joined)?;
-    Ok(*joined)
+    Ok((fabric, finished))
 }
 
 /// The contents of `joined.pem`.
@@ -354,23 +364,47 @@ pub(super) fn home(state_dir: &Path) -> Option<FabricId> {
 /// Brings the other files in line with `node.identity`: the key of the node's own CA and the identity of its operator
 /// are of no use any more.
 pub(super) fn finish(state_dir: &Path, joined: &Fabric) -> Result<(), IdentityError> {
-    let copy = state_dir.join(CA);
-    let present = read(&copy)?.and_then(|text| pem::first_certificate(text.as_bytes()).ok());
-    if let Some(current) = joined.certified.first()
-        && present.as_ref() != Some(&current.ca)
-    {
-        write(&copy, &pem::of_certificate(&current.ca))?;
+    let remaining = Remaining::of(state_dir, joined)?;
+    if let Some(ca) = remaining.copy {
+        write(&state_dir.join(CA), &pem::of_certificate(ca))?;
     }
-    [CA_KEY, ADMIN]
-        .into_iter()
-        .try_for_each(|name| remove_former(&state_dir.join(name), joined))
+    remaining.useless.iter().try_for_each(|path| remove(path))
 }
 
-/// Removes a file of a CA that the node has left. The CA of a key and that of an identity are the last certificate of the
-/// file.
-fn remove_former(path: &Path, joined: &Fabric) -> Result<(), IdentityError> {
+/// What is left to do for a node that has joined.
+struct Remaining<'a> {
+    /// The certificate that `ca.pem` should have.
+    copy: Option<&'a CertificateDer<'static>>,
+    /// Files of a CA that the node has left.
+    useless: Vec<PathBuf>,
+}
+
+impl<'a> Remaining<'a> {
+    /// # Errors
+    /// If a file is of a CA that the node has never had, which nothing here deletes, or cannot be read.
+    fn of(state_dir: &Path, joined: &'a Fabric) -> Result<Self, IdentityError> {
+        let copy = read(&state_dir.join(CA))?;
+        let copy = copy.and_then(|text| pem::first_certificate(text.as_bytes()).ok());
+        let current = joined.certified.first().map(|it| &it.ca);
+        let mut useless = Vec::new();
+        for name in [CA_KEY, ADMIN] {
+            let path = state_dir.join(name);
+            if is_useless(&path, joined)? {
+                useless.push(path);
+            }
+        }
+        Ok(Self {
+            copy: current.filter(|it| copy.as_ref() != Some(it)),
+            useless,
+        })
+    }
+}
+
+/// Whether there is such a file, of a CA that the node has left. The CA of a key and that of an identity are the last
+/// certificate of the file.
+fn is_useless(path: &Path, joined: &Fabric) -> Result<bool, IdentityError> {
     let Some(text) = read(path)? else {
-        return Ok(());
+        return Ok(false);
     };
     let foreign = damaged(path, "it is not of this node: move it away");
     let all = pem::certificates(text.as_bytes()).map_err(&foreign)?;
@@ -378,13 +412,9 @@ fn remove_former(path: &Path, joined: &Fabric) -> Result<(), IdentityError> {
         .last()
         .ok_or_else(|| foreign(FileProblem::Certificates(0)))?;
     let fabric = FabricId::of_ca(ca).map_err(|error| foreign(error.into()))?;
-    match joined
-        .certified
-        .iter()
-        .skip(1)
-        .any(|it| it.fabric == fabric)
-    {
-        true => remove(path),
+    let mut former = joined.certified.iter().skip(1);
+    match former.any(|it| it.fabric == fabric) {
+        true => Ok(true),
         false => Err(foreign(FileProblem::OtherFabric)),
     }
 }

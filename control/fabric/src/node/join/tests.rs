@@ -4,7 +4,11 @@ use fabricbios_wire::{IssueRequest, Reply, Role};
 use rcgen::CertificateParams;
 
 use super::*;
-use crate::{Ca, Signed, tenant_key};
+use crate::{
+    Ca, Signed,
+    durable::faults::{self, Step},
+    tenant_key,
+};
 
 const FILES: [&str; 5] = [CA_KEY, CA, NODE, ADMIN, JOINED];
 
@@ -500,4 +504,61 @@ fn one_directory_is_not_both_also_when_the_fabric_is_half_made() {
         .to_string();
     assert!(why.contains("the directory of a fabric"), "{why}");
     assert_eq!(fs::read_dir(world.state_dir()).unwrap().count(), 1);
+}
+
+#[test]
+fn what_a_join_would_have_to_delete_is_looked_at_before_it_holds() {
+    let world = World::new();
+    world.node();
+    let (first, second) = (world.fabric("first"), world.fabric("second"));
+    world.accept(&world.answer(&first, &[])).unwrap();
+    let other = World::new();
+    other.node();
+    let answer = world.answer(&second, &[]);
+    for name in [CA_KEY, ADMIN] {
+        let path = world.state_dir().join(name);
+        fs::copy(other.state_dir().join(name), &path).unwrap();
+        let files = world.files();
+        let why = world.accept(&answer).unwrap_err().to_string();
+        assert!(
+            why.contains(name) && why.contains("move it away"),
+            "{name}: {why}"
+        );
+        assert_eq!(world.files(), files, "{name}");
+        fs::remove_file(&path).unwrap();
+    }
+    assert_eq!(world.accept(&answer).unwrap().fabric.id(), second.id());
+}
+
+#[test]
+fn a_join_whose_write_fails_holds_not_at_all_or_says_what_is_left() {
+    for (step, name, holds) in [
+        (Step::Rename, JOINED, false),
+        (Step::Sync, JOINED, false),
+        (Step::Rename, NODE, false),
+        (Step::Sync, NODE, true),
+        (Step::Rename, CA, true),
+        (Step::Sync, CA, true),
+    ] {
+        let world = World::new();
+        let (alone, fabric) = (world.node(), world.fabric("fabric"));
+        let answer = world.answer(&fabric, &[]);
+        match faults::with(step, name, || world.accept(&answer)) {
+            Ok(accepted) => {
+                assert!(holds, "{step:?} {name}");
+                assert_eq!(accepted.fabric.id(), fabric.id());
+                let left = accepted.unfinished.unwrap().to_string();
+                assert!(left.contains(name), "{left}");
+            }
+            Err(error) => assert!(!holds, "{step:?} {name}: {error}"),
+        }
+        // What the call has said is what the next start finds.
+        let found = Fabric::open_or_create(&world.state_dir(), now()).unwrap();
+        let expected = if holds { fabric.id() } else { alone.id() };
+        assert_eq!(found.id(), expected, "{step:?} {name}");
+        let again = world.accept(&answer).unwrap();
+        assert!(again.unfinished.is_none());
+        assert_eq!(again.fabric.id(), fabric.id());
+        assert!(!world.state_dir().join(CA_KEY).exists());
+    }
 }
