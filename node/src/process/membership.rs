@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use fabricbios_control::Membership;
-use fabricbios_fabric::{Accepted, Fabric, FabricDirectory};
+use fabricbios_fabric::{Accepted, Fabric, FabricDirectory, FabricId, IdentityError};
 use fabricbios_local::{AskError, Join};
 use fabricbios_wire::{LeaseError, NodeId, Refusal, RefusalClass};
 use nix::sys::stat::{Mode, umask};
@@ -76,24 +76,49 @@ fn named(directory: &Path) -> String {
     format!("--fabric-dir {}", directory.display())
 }
 
-/// What the local socket does with the answer to a `node-request`: this daemon joins, and says so.
-pub(crate) fn join(state_dir: &Path, membership: &Membership) -> Join {
-    let (state_dir, membership) = (state_dir.to_owned(), membership.clone());
+/// What the local socket does with the answer to a `node-request`: this daemon joins, and says so. With `fabric-dir` it
+/// takes no answer of another fabric, because its next start would take the node back.
+pub(crate) fn join(settings: &Settings, membership: &Membership) -> Join {
+    let (state_dir, membership) = (settings.state_dir().to_owned(), membership.clone());
+    let fabric_dir = settings.fabric_dir.as_deref();
+    let held = fabric_dir.map(|path| (named(path), membership.now().id()));
     let one_at_a_time = Mutex::new(());
     Arc::new(move |answer| {
         // The lock has no data that a panic could leave half done.
         let _turn = one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
-        let accepted = Fabric::accept(&state_dir, answer, SystemTime::now());
-        let accepted = accepted.map_err(|error| {
-            tracing::warn!(%error, "the node has not joined a fabric");
-            let message = error.to_string();
-            Refusal::new(LeaseError::InvalidArgs, RefusalClass::Permanent, message)
-        })?;
+        let now = SystemTime::now();
+        if let Some((setting, fabric)) = &held {
+            let found = Fabric::check_accept(&state_dir, answer, now).map_err(|it| refused(&it))?;
+            if found != *fabric {
+                return Err(held_by(setting, *fabric, found));
+            }
+        }
+        let accepted = Fabric::accept(&state_dir, answer, now).map_err(|it| refused(&it))?;
         let told = told(&accepted);
-        tracing::info!(fabric = %accepted.fabric.id(), left = ?accepted.left, "{told}");
+        match accepted.unfinished {
+            None => tracing::info!(fabric = %accepted.fabric.id(), left = ?accepted.left, "{told}"),
+            Some(_) => {
+                tracing::warn!(fabric = %accepted.fabric.id(), left = ?accepted.left, "{told}");
+            }
+        }
         membership.replace(accepted.fabric);
         Ok(told)
     })
+}
+
+fn refused(error: &IdentityError) -> Refusal {
+    tracing::warn!(%error, "the node has not joined a fabric");
+    let message = error.to_string();
+    Refusal::new(LeaseError::InvalidArgs, RefusalClass::Permanent, message)
+}
+
+fn held_by(setting: &str, fabric: FabricId, found: FabricId) -> Refusal {
+    tracing::warn!(%found, "the node has not joined a fabric: {setting} names another one");
+    let message = format!(
+        "the certificate is of fabric {found}, and this daemon runs with {setting}, which takes the node into fabric {fabric} \
+         at each start; nothing has changed. Remove fabric-dir from its settings, start it again, and repeat the command"
+    );
+    Refusal::new(LeaseError::NotPermitted, RefusalClass::Policy, message)
 }
 
 fn told(accepted: &Accepted) -> String {

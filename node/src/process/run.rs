@@ -63,7 +63,7 @@ pub fn control_server(settings: &Settings) -> anyhow::Result<()> {
     let on_stop = settings.on_stop.unwrap_or_default();
     let told_to = runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let join = membership::join(settings.state_dir(), &membership);
+        let join = membership::join(settings, &membership);
         let _local_socket = local_socket::open(&settings.kinds.shared, local, join)?;
         let mut service = Service::start(settings, &membership, past, offered, gpus)?;
         service.settled().await;

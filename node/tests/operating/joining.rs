@@ -10,7 +10,11 @@ use nix::sys::signal::Signal;
 use crate::{both_go_on, daemon::*, keeping, lease_both};
 
 fn fabric(place: &Place) -> FabricDirectory {
-    FabricDirectory::init(&place.at("fabric"), SystemTime::now()).unwrap()
+    fabric_in(place, "fabric")
+}
+
+fn fabric_in(place: &Place, directory: &str) -> FabricDirectory {
+    FabricDirectory::init(&place.at(directory), SystemTime::now()).unwrap()
 }
 
 fn text(output: &Output) -> String {
@@ -35,13 +39,8 @@ fn signed(place: &Place, fabric: &FabricDirectory, answer: &str) {
 }
 
 fn accept(place: &Place, answer: &str) -> Output {
-    place.run(&[
-        "node-accept",
-        answer,
-        "--state-dir=state",
-        "--local-socket",
-        &place.text("sock"),
-    ])
+    let socket = format!("--local-socket={}", place.text("sock"));
+    place.run(&["node-accept", answer, "--state-dir=state", &socket])
 }
 
 #[tokio::test]
@@ -170,4 +169,45 @@ async fn a_node_on_the_machine_of_its_fabric_is_certified_at_its_start() {
         let checked = place.run(&["check", "--state-dir=state", flag]);
         assert!(text(&checked).contains(word), "{}", text(&checked));
     }
+}
+
+#[test]
+fn a_daemon_with_a_fabric_directory_takes_no_answer_of_another_fabric() {
+    let place = Place::new();
+    let (held, other) = (fabric(&place), fabric_in(&place, "other"));
+    let directory = format!("--fabric-dir={}", place.text("fabric"));
+    let socket = format!("--local-socket={}", place.text("sock"));
+    let words = [directory, socket];
+    let daemon = place.start(&words);
+    signed(&place, &other, "theirs");
+    signed(&place, &held, "labels");
+    let identity = || fs::read(place.at("state/node.identity")).unwrap();
+    let before = identity();
+    let refused = accept(&place, "theirs");
+    let why = text(&refused);
+    assert_eq!(refused.status.code(), Some(1), "{why}");
+    let ids = [&held, &other].map(|it| it.id().to_string());
+    for word in [&ids[0], &ids[1], "--fabric-dir", "Remove fabric-dir"] {
+        assert!(why.contains(word), "{why}");
+    }
+    assert_eq!(identity(), before);
+    // The same fabric gives the node other labels.
+    let labelled = accept(&place, "labels");
+    assert!(labelled.status.success(), "{}", text(&labelled));
+    assert_ne!(identity(), before);
+    // A node that is stopped does what it is told, and its next start with the setting takes it back.
+    assert!(daemon.end(Signal::SIGTERM).success());
+    let moved = accept(&place, "theirs");
+    assert!(
+        moved.status.success() && text(&moved).contains(&ids[1]),
+        "{}",
+        text(&moved)
+    );
+    let back = place.start(&words);
+    let log = place.log();
+    assert!(
+        log.contains("--fabric-dir") && log.contains(&ids[0]),
+        "{log}"
+    );
+    assert!(back.end(Signal::SIGTERM).success());
 }

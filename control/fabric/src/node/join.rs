@@ -168,12 +168,12 @@ impl Fabric {
         state_dir: &Path,
         answer: &str,
         now: SystemTime,
-    ) -> Result<(), IdentityError> {
+    ) -> Result<FabricId, IdentityError> {
         let node = Self::read(state_dir, now)?;
         let node = node.ok_or_else(|| no_node(&state_dir.join(NODE)))?;
         let checked = node.check_answer(answer, now);
         checked
-            .map(drop)
+            .map(|new| new.fabric)
             .map_err(|what| IdentityError::Answer { what })
     }
 
