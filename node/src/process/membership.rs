@@ -165,6 +165,7 @@ const ANSWER_BYTES_MAX: u64 = 16 << 10;
 pub(crate) fn node_accept(arguments: &NodeAccept) -> anyhow::Result<String> {
     let NodeAccept {
         answer: path,
+        fabric,
         state_dir,
         local_socket,
     } = arguments;
@@ -177,8 +178,15 @@ pub(crate) fn node_accept(arguments: &NodeAccept) -> anyhow::Result<String> {
         );
     }
     let has_daemon = state_dir::look(state_dir)?;
-    Fabric::check_accept(state_dir, &answer, SystemTime::now())
+    let found = Fabric::check_accept(state_dir, &answer, SystemTime::now())
         .with_context(|| path.display().to_string())?;
+    if let Some(expected) = fabric.filter(|it| *it != found) {
+        bail!(
+            "{}: the certificate is of fabric {found}, and --fabric expects {expected}; nothing has changed. Ask the operator \
+             of the fabric which fingerprint it has, and for an answer of its CA",
+            path.display()
+        );
+    }
     if !has_daemon {
         let _lock = state_dir::lock(state_dir)?;
         let accepted = Fabric::accept(state_dir, &answer, SystemTime::now());

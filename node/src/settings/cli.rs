@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use fabricbios_fabric::FabricId;
 use fabricbios_local::{DEFAULT_SOCKET, ENV_SOCKET};
 use fabricbios_wire::LeaseId;
 
@@ -96,6 +97,10 @@ pub struct NodeAccept {
     /// What `fabricctl fabric sign` has printed; - reads it from standard input.
     #[arg(value_name = "FILE")]
     pub answer: PathBuf,
+    /// The fabric to join, as `fabricctl fabric init` and `fabricctl identity show` print it: the answer of another one
+    /// is refused. Any is taken if not given.
+    #[arg(long, value_name = "FINGERPRINT", value_parser = fingerprint)]
+    pub fabric: Option<FabricId>,
     /// Where identities and the journal of the node live.
     #[arg(long, value_name = "DIR", default_value = STATE_DIR)]
     pub state_dir: PathBuf,
@@ -113,4 +118,11 @@ pub struct CdiHook {
     /// The lease
     #[arg(long)]
     pub lease: LeaseId,
+}
+
+fn fingerprint(text: &str) -> Result<FabricId, &'static str> {
+    let fabric = text.parse();
+    fabric.map_err(
+        |_| "a fingerprint has 32 digits of 0-9 a-f, as `fabricctl identity show` prints it",
+    )
 }

@@ -39,8 +39,13 @@ fn signed(place: &Place, fabric: &FabricDirectory, answer: &str) {
 }
 
 fn accept(place: &Place, answer: &str) -> Output {
+    accept_as(place, answer, &[])
+}
+
+fn accept_as(place: &Place, answer: &str, flags: &[&str]) -> Output {
     let socket = format!("--local-socket={}", place.text("sock"));
-    place.run(&["node-accept", answer, "--state-dir=state", &socket])
+    let words = ["node-accept", answer, "--state-dir=state", &socket];
+    place.run(&[&words, flags].concat())
 }
 
 #[tokio::test]
@@ -210,4 +215,25 @@ fn a_daemon_with_a_fabric_directory_takes_no_answer_of_another_fabric() {
         "{log}"
     );
     assert!(back.end(Signal::SIGTERM).success());
+}
+
+#[test]
+fn a_node_that_expects_a_fabric_takes_no_answer_of_another_one() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    assert!(daemon.end(Signal::SIGTERM).success());
+    let (ours, other) = (fabric(&place), fabric_in(&place, "other"));
+    signed(&place, &ours, "answer");
+    let expecting = |id: &str| accept_as(&place, "answer", &[&format!("--fabric={id}")]);
+    let (ours, other) = (ours.id().to_string(), other.id().to_string());
+    for (fabric, words) in [
+        (&*other, [&*ours, &*other]),
+        (&other[1..], ["--fabric", "32 digits"]),
+    ] {
+        let why = text(&expecting(fabric));
+        assert!(words.iter().all(|it| why.contains(it)), "{why}");
+        assert!(place.at("state/ca-key.pem").exists());
+    }
+    let accepted = expecting(&ours);
+    assert!(accepted.status.success(), "{}", text(&accepted));
 }
