@@ -105,6 +105,9 @@ pub enum FileProblem {
     OtherNode { certificate: NodeId, node: NodeId },
     #[error("the certificate is not accepted: {0}")]
     NotAccepted(String),
+    /// What it lacks.
+    #[error("the second certificate is not of a CA: it has no {0}")]
+    NotACa(&'static str),
     #[error("it belongs to user {owner}, and this process runs as user {us}")]
     Owner { owner: u32, us: u32 },
     #[error("others can {what} it (mode {mode:04o})")]

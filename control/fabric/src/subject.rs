@@ -124,6 +124,21 @@ pub(crate) fn labels(certificate: &CertificateDer<'_>) -> Result<Vec<Label>, Bad
     uris.map(|text| Ok(text.parse()?)).collect()
 }
 
+/// What the certificate lacks of that of a CA (RFC 5280 sections 4.2.1.9 and 4.2.1.3).
+pub(crate) fn lacks_of_ca(
+    certificate: &CertificateDer<'_>,
+) -> Result<Option<&'static str>, BadCertificate> {
+    let parsed = parse(certificate)?;
+    let usage = parsed.key_usage();
+    let usage = usage.map_err(|error| BadCertificate::Unreadable(error.to_string()))?;
+    let signs = usage.is_some_and(|it| it.value.key_cert_sign());
+    Ok(match (parsed.is_ca(), signs) {
+        (false, _) => Some("basicConstraints with CA=true"),
+        (true, false) => Some("keyUsage with keyCertSign"),
+        (true, true) => None,
+    })
+}
+
 /// Whether the CA's key has signed the certificate.
 pub(crate) fn is_signed_by(
     certificate: &CertificateDer<'_>,

@@ -209,6 +209,9 @@ impl Fabric {
                 node: self.id,
             });
         }
+        if let Some(what) = subject::lacks_of_ca(&ca)? {
+            return Err(FileProblem::NotACa(what));
+        }
         let new = Certified::new(certificate, ca)?;
         new.verify(now)?;
         Ok(new)

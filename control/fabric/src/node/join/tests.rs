@@ -1,7 +1,8 @@
 //! Joining, moving on, and everything that can be wrong with an answer.
 
 use fabricbios_wire::{IssueRequest, Reply, Role};
-use rcgen::CertificateParams;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyUsagePurpose};
+use rustls::pki_types::{CertificateSigningRequestDer, pem::PemObject};
 
 use super::*;
 use crate::{
@@ -560,5 +561,43 @@ fn a_join_whose_write_fails_holds_not_at_all_or_says_what_is_left() {
         assert!(again.unfinished.is_none());
         assert_eq!(again.fabric.id(), fabric.id());
         assert!(!world.state_dir().join(CA_KEY).exists());
+    }
+}
+
+#[test]
+fn an_answer_whose_second_certificate_is_not_of_a_ca_changes_nothing() {
+    let world = World::new();
+    world.node();
+    let request = Fabric::request(&world.state_dir()).unwrap();
+    let request = CertificateSigningRequestDer::from_pem_slice(request.as_bytes()).unwrap();
+    let is_ca = || IsCa::Ca(BasicConstraints::Unconstrained);
+    let signs = KeyUsagePurpose::KeyCertSign;
+    let other_use = KeyUsagePurpose::CrlSign;
+    for (is_ca, usages, lacks) in [
+        (IsCa::NoCa, vec![signs], Some("CA=true")),
+        (IsCa::ExplicitNoCa, vec![signs], Some("CA=true")),
+        (is_ca(), vec![], Some("keyCertSign")),
+        (is_ca(), vec![other_use], Some("keyCertSign")),
+        (is_ca(), vec![signs, other_use], None),
+    ] {
+        let key = SecretKey::generate().unwrap();
+        let mut params = CertificateParams::default();
+        (params.is_ca, params.key_usages) = (is_ca, usages);
+        let certificate = params.self_signed(&key).unwrap().pem();
+        let ca = Ca::from_pem(&format!("{}{certificate}", *key.pem())).unwrap();
+        let member = Member::Node(Vec::new());
+        let signed = ca.certify_request(&request, &member, None, now()).unwrap();
+        let files = world.files();
+        let outcome = world.accept(&format!("{signed}{certificate}"));
+        let Some(lacks) = lacks else {
+            outcome.unwrap();
+            continue;
+        };
+        let why = outcome.unwrap_err().to_string();
+        assert!(
+            why.contains(lacks) && why.contains("nothing has changed"),
+            "{why}"
+        );
+        assert_eq!(world.files(), files);
     }
 }
