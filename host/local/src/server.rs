@@ -45,6 +45,8 @@ const OF_ONE_MAX: usize = 8;
 /// Number of leases whose first entry is remembered.
 const FIRST_ENTRIES_MAX: usize = 1 << 16;
 
+const MAY_JOIN: &str = "root of the node may, and the user as which the daemon runs";
+
 /// Pause after the system had no descriptor or thread left.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -254,7 +256,7 @@ impl Admitted {
                 RefusalClass::Policy,
                 format!(
                     "{who} belongs to no tenant of this node; the operator lets it enter a tenant's leases with \
-                     --tenant-uid TENANT={uid}"
+                     --tenant-uid TENANT={uid}. To have the node join a fabric: {MAY_JOIN}"
                 ),
             ));
         }
@@ -367,9 +369,7 @@ impl Admitted {
             return Err(Refusal::new(
                 LeaseError::NotPermitted,
                 RefusalClass::Policy,
-                format!(
-                    "uid {uid} may not have this node join a fabric: root of the node may, and the user as which the daemon runs"
-                ),
+                format!("uid {uid} may not have this node join a fabric: {MAY_JOIN}"),
             ));
         }
         let join = self.shared.join.as_ref().ok_or_else(|| {

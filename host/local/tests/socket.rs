@@ -1008,7 +1008,9 @@ fn root_of_the_node_has_it_join_a_fabric_and_nobody_else() {
     let mut replies = vec![as_user(BLUES, asks).1, as_user(STRANGER, asks).1];
     replies.extend(NAMESPACES.map(|flag| as_root_in(flag, asks)));
     for reply in replies {
-        assert_eq!(refused(&reply).0, LeaseError::NotPermitted);
+        let (error, why) = refused(&reply);
+        assert_eq!(error, LeaseError::NotPermitted);
+        assert!(why.contains("root of the node may"), "{why}");
     }
     assert_eq!(join(&path, "ours").unwrap(), "joined");
     assert_eq!(*joins.lock().unwrap(), ["ours"]);
