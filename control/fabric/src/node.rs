@@ -81,7 +81,7 @@ impl Fabric {
         let home = match join::open(state_dir)? {
             Past::Joined(joined) => {
                 join::finish(state_dir, &joined)?;
-                return Ok(*joined);
+                return Ok(joined.without_ended(now));
             }
             Past::Alone { home } => home,
         };
@@ -105,7 +105,7 @@ impl Fabric {
     fn read(state_dir: &Path, now: SystemTime) -> Result<Option<Self>, IdentityError> {
         refuse_directory(state_dir)?;
         let home = match join::open(state_dir)? {
-            Past::Joined(joined) => return Ok(Some(*joined)),
+            Past::Joined(joined) => return Ok(Some(joined.without_ended(now))),
             Past::Alone { home } => home,
         };
         let Some(ca) = read_ca(state_dir, now)? else {
@@ -135,6 +135,14 @@ impl Fabric {
             admin_identity: Some(admin_identity),
             new,
         }
+    }
+
+    /// Without the former fabrics whose CA has ended: no client of them can be verified any more.
+    fn without_ended(mut self, now: SystemTime) -> Self {
+        let former = self.certified.split_off(self.certified.len().min(1));
+        let goes_on = |it: &Certified| subject::not_after(&it.ca).is_ok_and(|end| end > now);
+        self.certified.extend(former.into_iter().filter(goes_on));
+        self
     }
 
     /// Refuses to make a new node beside records of an earlier node, whose leases would be forgotten.

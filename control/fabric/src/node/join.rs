@@ -90,7 +90,7 @@ impl Fabric {
         let key = pem::key_pair(&text).map_err(damaged(&path, "restore the file from a backup"))?;
         let (fabric, finished) = settle(state_dir, &key, new, former, before.home)?;
         Ok(Accepted {
-            fabric,
+            fabric: fabric.without_ended(now),
             left,
             labels,
             unfinished: finished.err(),
@@ -152,7 +152,7 @@ impl Fabric {
         let (fabric, finished) = settle(state_dir, &key, new, former, node.home)?;
         finished?;
         Ok(Accepted {
-            fabric,
+            fabric: fabric.without_ended(now),
             left,
             labels,
             unfinished: None,

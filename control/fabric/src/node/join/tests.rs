@@ -601,3 +601,39 @@ fn an_answer_whose_second_certificate_is_not_of_a_ca_changes_nothing() {
         assert_eq!(world.files(), files);
     }
 }
+
+#[test]
+fn a_former_fabric_whose_ca_has_ended_has_no_clients_and_no_place() {
+    let year = Duration::from_secs(365 * 86_400);
+    let world = World::new();
+    world.node();
+    let join = |name: &str, at: SystemTime| {
+        let fabric = FabricDirectory::init(&world.root.path().join(name), at).unwrap();
+        let request = Fabric::request(&world.state_dir()).unwrap();
+        let member = Member::Node(Vec::new());
+        let answer = fabric.sign(&request, &member, None, at).unwrap().pem;
+        let accepted = Fabric::accept(&world.state_dir(), &answer, at).unwrap();
+        (accepted.fabric, fabric)
+    };
+    let ids = |fabric: &Fabric| -> Vec<FabricId> {
+        let all = fabric.certified().iter();
+        all.map(|it| it.fabric).collect()
+    };
+    let later = now() + 5 * year;
+    let (joined, first) = join("first", later);
+    assert_eq!(ids(&joined).len(), 2);
+    // The CA of the node's first start, which was valid for ten years.
+    let end = now() + 11 * year;
+    let start = |at| Fabric::open_or_create(&world.state_dir(), at).unwrap();
+    assert_eq!(ids(&start(end)), [first.id()]);
+    let (joined, second) = join("second", end);
+    assert_eq!(ids(&joined), [second.id(), first.id()]);
+    assert_eq!(ids(&start(end)), ids(&joined));
+    // The present fabric stays although its CA has ended; a join at that time does not keep it.
+    let (end, last) = (now() + 16 * year, now() + 22 * year);
+    assert_eq!(ids(&start(end)), [second.id()]);
+    assert_eq!(ids(&start(last)), [second.id()]);
+    let (joined, third) = join("third", last);
+    assert_eq!(ids(&joined), [third.id()]);
+    assert_eq!(ids(&start(last)), [third.id()]);
+}
