@@ -2,6 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
+use crate::{FileProblem, pem, subject};
+
 /// Most bytes of a key, and of a value.
 const PART_BYTES_MAX: usize = 63;
 
@@ -27,6 +29,14 @@ impl Label {
 
     /// What stands before the label in a subject alternative name of the URI form.
     pub(crate) const URI_SCHEME: &str = "fabricbios-label:";
+
+    /// The labels in the first certificate of an identity file.
+    ///
+    /// # Errors
+    /// If the certificate cannot be read, or has something else in the place of a label.
+    pub fn of_identity(pem: &[u8]) -> Result<Vec<Self>, FileProblem> {
+        Ok(subject::labels(&pem::first_certificate(pem)?)?)
+    }
 }
 
 impl FromStr for Label {

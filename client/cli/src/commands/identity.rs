@@ -9,7 +9,7 @@ use std::{
 };
 
 use fabricbios_client::{Identity, Node};
-use fabricbios_fabric::FabricDirectory;
+use fabricbios_fabric::{FabricDirectory, Label};
 use fabricbios_wire::{IssueRequest, NodeIdentity, Reply, Request, Role};
 use rcgen::{CertificateParams, KeyPair};
 use zeroize::{Zeroize, Zeroizing};
@@ -60,10 +60,14 @@ pub(super) fn ask(node: &Node) -> Result<NodeIdentity, Failure> {
     }
 }
 
-fn show(node: &Node, identity: &Path, output: Output) -> Result<(), Failure> {
-    let identity = Identity::load(identity)?;
+fn show(node: &Node, path: &Path, output: Output) -> Result<(), Failure> {
+    let identity = Identity::load(path)?;
     let (expires_at, fabric) = (identity.expires_at_unix_secs()?, identity.fabric()?);
     let identity = ask(node)?;
+    let labels = match identity.role {
+        Role::Node => labels(path)?,
+        Role::Tenant | Role::Operator | Role::Scheduler => Vec::new(),
+    };
     let NodeIdentity {
         node_id,
         epoch,
@@ -82,12 +86,17 @@ fn show(node: &Node, identity: &Path, output: Output) -> Result<(), Failure> {
         field("role", role.name()),
         field("expires_at_unix_ms", expires_at_unix_ms),
         field("fabric", &*fabric),
+        field("labels", labels.clone()),
         field("version", &*version),
     ]);
     output.print(&json, || {
         let row = |what: &str, value: &dyn ToString| vec![what.to_owned(), value.to_string()];
+        let you = match labels.is_empty() {
+            true => format!("{tenant} ({role})"),
+            false => format!("{tenant} ({role} with the labels {})", labels.join(", ")),
+        };
         table(&[
-            row("you", &format!("{tenant} ({role})")),
+            row("you", &you),
             row("valid until", &time_text::utc(expires_at_unix_ms)),
             row("fabric", &fabric),
             row("node", &node_id),
@@ -96,6 +105,15 @@ fn show(node: &Node, identity: &Path, output: Output) -> Result<(), Failure> {
             row("starts", &epoch.0),
         ])
     })
+}
+
+/// The labels of a node, from its identity file.
+fn labels(path: &Path) -> Result<Vec<String>, Failure> {
+    let shown =
+        |what: &dyn ToString| Failure::usage(format!("{}: {}", path.display(), what.to_string()));
+    let pem = Zeroizing::new(fs::read(path).map_err(|error| shown(&error))?);
+    let labels = Label::of_identity(&pem).map_err(|error| shown(&error))?;
+    Ok(labels.iter().map(ToString::to_string).collect())
 }
 
 /// `identity issue --fabric-dir`: signs with the key in the directory of a fabric.

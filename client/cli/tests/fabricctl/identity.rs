@@ -1,12 +1,13 @@
 //! Identities: files, keys, and how the node names the caller.
 
 use std::{
-    fs,
-    os::unix::fs::PermissionsExt,
+    fs::{self, DirBuilder},
+    os::unix::fs::{DirBuilderExt, PermissionsExt},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use fabricbios_client::Identity;
+use fabricbios_fabric::{FabricDirectory, Member};
 use fabricbios_wire::{
     Endpoint, Epoch, LeaseError, NodeId, NodeIdentity, RefusalClass, Reply, Request, Role,
 };
@@ -206,9 +207,9 @@ fn another_node_than_the_named_one_is_asked_nothing() {
     assert_eq!(node.asked().len(), 2);
 }
 
-#[test]
-fn the_fingerprint_of_the_fabric_is_shown() {
-    let node = FakeNode::start(move |_: &Request| {
+/// A node that says that this caller has asked it.
+fn answering(tenant: &'static str, role: Role) -> FakeNode {
+    FakeNode::start(move |_: &Request| {
         Ok(Reply::Identity(NodeIdentity {
             node_id: NodeId([1; 32]),
             epoch: Epoch(1),
@@ -216,15 +217,58 @@ fn the_fingerprint_of_the_fabric_is_shown() {
                 addr: rdma().gid,
                 port: 5_701,
             },
-            tenant: "admin".into(),
-            role: Role::Operator,
+            tenant: tenant.into(),
+            role,
             version: "0.1.0".into(),
         }))
-    });
+    })
+}
+
+#[test]
+fn the_fingerprint_of_the_fabric_is_shown() {
+    let node = answering("admin", Role::Operator);
     let fingerprint = Identity::load(node.admin()).unwrap().fabric().unwrap();
     assert_eq!(json_of(&node, "identity show")["fabric"], fingerprint);
     let text = run(&node, "identity show").stdout;
     let text = String::from_utf8(text).unwrap();
     let row = text.lines().find(|row| row.starts_with("fabric "));
     assert!(row.is_some_and(|row| row.ends_with(&fingerprint)), "{text}");
+}
+
+#[test]
+fn the_labels_of_a_node_are_shown() {
+    let node = answering("node.fabricbios", Role::Node);
+    let fabric = node.dir().join("fabric");
+    DirBuilder::new().mode(0o700).create(&fabric).unwrap();
+    fs::copy(node.dir().join("ca-key.pem"), fabric.join("ca-key.pem")).unwrap();
+    let fabric = FabricDirectory::open(&fabric, SystemTime::now()).unwrap();
+    let show = |labels: &[&str]| {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let request = rcgen::CertificateParams::default().serialize_request(&key);
+        let request = request.unwrap().pem().unwrap();
+        let member = Member::Node(labels.iter().map(|it| it.parse().unwrap()).collect());
+        let signed = fabric
+            .sign(&request, &member, None, SystemTime::now())
+            .unwrap();
+        let identity = node.dir().join("some.identity");
+        fs::write(&identity, format!("{}{}", key.serialize_pem(), signed.pem)).unwrap();
+        fs::set_permissions(&identity, fs::Permissions::from_mode(0o600)).unwrap();
+        ["identity show", "--json identity show"].map(|line| {
+            let mut show = command(&node, line);
+            let shown = show.env("FABRICBIOS_IDENTITY", &identity).output().unwrap();
+            assert_eq!(shown.status.code(), Some(0), "{shown:?}");
+            String::from_utf8(shown.stdout).unwrap()
+        })
+    };
+    let [text, json] = show(&["rack=r7", "row=2"]);
+    assert!(
+        text.contains("node with the labels rack=r7, row=2"),
+        "{text}"
+    );
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["labels"], json!(["rack=r7", "row=2"]));
+    let [text, json] = show(&[]);
+    assert!(text.contains("(node)"), "{text}");
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["labels"], json!([]));
 }
