@@ -255,8 +255,8 @@ impl Admitted {
                 LeaseError::NotPermitted,
                 RefusalClass::Policy,
                 format!(
-                    "{who} belongs to no tenant of this node; the operator lets it enter a tenant's leases with \
-                     --tenant-uid TENANT={uid}. To have the node join a fabric: {MAY_JOIN}"
+                    "{who} belongs to no tenant of this node, and may not have it join a fabric ({MAY_JOIN}); the operator \
+                     lets it enter a tenant's leases with --tenant-uid TENANT={uid}"
                 ),
             ));
         }

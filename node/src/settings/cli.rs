@@ -123,6 +123,6 @@ pub struct CdiHook {
 fn fingerprint(text: &str) -> Result<FabricId, &'static str> {
     let fabric = text.parse();
     fabric.map_err(
-        |_| "a fingerprint has 32 digits of 0-9 a-f, as `fabricctl identity show` prints it",
+        |_unread| "a fingerprint has 32 digits of 0-9 a-f, as `fabricctl identity show` prints it",
     )
 }
