@@ -93,7 +93,7 @@ def without_daemon(suite, node):
     with namespaces("a", "b"):
         long = alloc(alice, 50, "--hand-over", "netns")
         hand_over(node.operator, long, "b", "10.9.0.3")
-        # In the short form `kept` ends a lease without a daemon.
+        # The short form of suite_net_vf has the dead one.
         for name, late_limit_ms in (*length((("a dead daemon", LATE_LIMIT_MS),), ()), ("a stopped daemon", STOPPED_LATE_MS)):
             short = alloc(alice, 100, "--hand-over", "netns", "--mac", MAC, secs=TERM_SECS)
             device = hand_over(node.operator, short, "a", "10.9.0.2")
@@ -119,6 +119,7 @@ def without_daemon(suite, node):
     is_as_before(suite, "without a daemon", start)
 
 
+@in_full_length
 def kept(suite, node):
     """SIGTERM with on-stop = keep leaves leases and their interfaces. The watchdog ends the leases on time, and the
     next daemon adopts them."""
