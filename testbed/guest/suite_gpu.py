@@ -8,10 +8,12 @@ import signal
 import struct
 import subprocess
 
-from checks import Suite, until
+from checks import Suite, in_full_length, until
 from fabric import Refused
 from gpus import (DEVICE, NODE, NOT_OWNED, PATTERN, SESSION, SHARED, SOCKET, GpuNode, alloc, copied, device_bytes, filled,
                   gpus, kernel, leased, leases_again, machine, opens, ready, workers)
+
+STRANGER = 65534
 
 
 def discovery(suite, node):
@@ -109,19 +111,18 @@ def fractional(suite):
 
 
 def nodes(suite):
-    """Only users of a lease can open the device's node, for its term; where other users can open it, leases are
-    shared."""
-    stranger, tenants, others = 65534, 4001, 4002
+    """Only users of a lease can open the device's node, for its term; while other users can open it, there is none."""
+    tenants, others = 4001, 4002
     refused = "Permission denied"
     users = ("--tenant-uid", f"alice={tenants}", "--tenant-uid", f"bob={others}")
     machine(NOT_OWNED)
-    suite.equal("before the node everybody can open it", "opens", opens(stranger))
+    suite.equal("before the node everybody can open it", "opens", opens(STRANGER))
     with GpuNode(*users) as node:
         alice, bob = node.tenant("alice"), node.tenant("bob")
         nvidia = gpus(node.operator)["nvidia"]["resource_id"]
 
         def told():
-            return [opens(uid) for uid in (stranger, tenants, others)]
+            return [opens(uid) for uid in (STRANGER, tenants, others)]
         suite.equal("free: nobody can", [refused] * 3, told())
         with leased(alice, resource=nvidia):
             suite.equal("leased: a user of the tenant can", [refused, "opens", refused], told())
@@ -143,7 +144,12 @@ def nodes(suite):
         alice.free(until(lambda: leases_again(alice, nvidia), 60, "a lease when they cannot"))
         suite.equal("and well again", "ok", gpus(node.operator)["nvidia"]["health"])
         node.stop()
-        suite.equal("stopped: as it was", "opens", opens(stranger))
+        suite.equal("stopped: as it was", "opens", opens(STRANGER))
+
+
+@in_full_length
+def not_owned(suite):
+    """Where the driver gives the nodes to everybody, the node leaves them alone, and leases are shared."""
     with GpuNode(mode="fractional", parameters=NOT_OWNED) as node:
         alice = node.tenant("alice")
         row = gpus(node.operator)["nvidia"]
@@ -151,7 +157,7 @@ def nodes(suite):
         suite.check("the inventory says why not", "ModifyDeviceFiles" in row["name"], "the parameter", row["name"])
         suite.equal("and has one class", ["shared"], row["classes"]["supported"])
         suite.check("the log too", node.wait_for_line("shared leases only", "ModifyDeviceFiles"), "a line")
-        suite.equal("it is left alone", "opens", opens(stranger))
+        suite.equal("it is left alone", "opens", opens(STRANGER))
         for words in (DEVICE, SESSION):
             suite.refused("not kept from others: not exclusive", lambda words=words: alloc(alice, "1MiB", 60, *words, resource=nvidia),
                           3, "InvalidArgs", "ModifyDeviceFiles")
@@ -240,7 +246,7 @@ def main():
         with GpuNode() as node:
             for section in (discovery, exclusive, sessions, not_for_its_user, health, users):
                 suite.section(section, suite, node)
-        for section in (fractional, nodes, partitions):
+        for section in (fractional, nodes, not_owned, partitions):
             suite.section(section, suite)
 
 
