@@ -13,7 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import identities
-from checks import Suite, lab_device, leased, until
+from checks import Suite, in_full_length, lab_device, leased, until
 from fabric import ADDRESS, NOT_FOUND, PORT, REFUSED, UNREACHABLE, USAGE, Fabric, Node, Refused, resources
 from faults import filled, small_disk
 from rdma_client import Client, now_ms
@@ -127,6 +127,7 @@ def _try(tenant, peer):
     return lease
 
 
+@in_full_length
 def crowd(suite, node, _device):
     """Many requests that the kernel takes a second to refuse do not delay another lease's cut."""
     alice, bob = node.tenant("alice"), node.tenant("bob")

@@ -11,12 +11,15 @@ import socket
 
 from block import MIB, BlockNode, alloc, attached, directory_pool, leased, loop_device, put, ready, resources, run, sh
 from block import traces, same_traces
-from checks import Suite, until
+from checks import Suite, in_full_length, length, until
 from fabric import ADDRESS, NOT_FOUND, OTHER, REFUSED, USAGE, Refused, program
 from nvme_host import LISTENING, sockets
 
 LATER = "10.77.9.1"
 NOBODY = 65534
+# Further host NQNs that are none.
+OTHER_NAMES = ("", "x", "nqn", "nqn.2014-08.org.example:a/b", "nqn.2014-08.org.example:a\nb", "nqn.2014-08.org.example:ä", "..",
+               "nqn.2014-08.org.example:a b")
 
 
 class NotReady(Exception):
@@ -123,8 +126,7 @@ def requests(suite):
         suite.refused("more than is free", lambda: alloc(alice, free + 512), REFUSED, "CapacityExceeded")
         suite.refused("more than any machine has", lambda: alloc(alice, 1 << 62), REFUSED, "CapacityExceeded")
         suite.refused("a transport that the node does not have", lambda: alloc(alice, transport="nvme-rdma"), REFUSED)
-        for name in ("", "x", "nqn", "nqn.2014-08.org.example:../../../tmp/x", "nqn.2014-08.org.example:a/b", "nqn.2014-08.org.example:" + "x" * 220,
-                     "nqn.2014-08.org.example:a\nb", "nqn.2014-08.org.example:ä", "..", "nqn.2014-08.org.example:a b", "discovery"):
+        for name in ("nqn.2014-08.org.example:../../../tmp/x", "nqn.2014-08.org.example:" + "x" * 220, "discovery", *length(OTHER_NAMES, ())):
             before = traces()
             suite.refused(f"host NQN {name[:44]!r}", lambda name=name: alloc(alice, more=("--hostnqn", name)), code=None)
             same_traces(suite, f"host NQN {name[:44]!r}", before, traces())
@@ -241,6 +243,7 @@ def kernel(suite):
         suite.check("afterwards it works", path, "a device")
 
 
+@in_full_length
 def links(suite):
     """Foreign files in the directory of a pool, beside the files of leases and in place of one."""
     place, victim = pathlib.Path(directory_pool()), pathlib.Path(directory_pool()) / "victim"

@@ -13,7 +13,7 @@ import tempfile
 import nvmet_tree
 from block import MIB, TCP, BlockNode, alloc, attached, directory_pool, get, loop_device, nqn_of, pattern, put, ready
 from block import row_of, settled, sh, size_of
-from checks import Suite, in_full_length, length
+from checks import FULL, Suite, in_full_length, length
 from fabric import UNREACHABLE, Refused, program
 from nvme_host import Fio, connect, disconnect, failed, gone
 from suite_block_restart import volume_of
@@ -82,9 +82,10 @@ def _older_copy(suite, node, pools):
         suite.check(f"an older copy, {kind}: what was written since is still there", SECRET[:4096] in _bytes(later[kind], pool))
     node.kill()
 
-    node.start()
-    withheld(suite, "the older copy once more", node, pools, "older copy")
-    node.kill()
+    if FULL:
+        node.start()
+        withheld(suite, "the older copy once more", node, pools, "older copy")
+        node.kill()
     put_back(node, new)
     node.start()
     for kind in pools:

@@ -262,6 +262,7 @@ def own_host(suite, node, _pools):
         suite.equal("--hostnqn: the first goes on", pattern("own"), get(path, MIB))
 
 
+@in_full_length
 def rotation(suite, node, pools):
     """A renewal with a new key: the live connection goes on, and the old key opens no new one."""
     alice = node.tenant("alice")

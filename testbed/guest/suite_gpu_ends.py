@@ -91,7 +91,7 @@ def local_programs(suite, node):
     suite.check("the end of the lease ends its programs", gone(pids), "their end")
     suite.check("and removes the specification", not spec.exists(), "no file")
     process.wait()
-    for who, uid in (("root", 0), ("another user", STRANGER), ("another user's socket", STRANGER)):
+    for who, uid in (("root", 0), *length((("another user", STRANGER),), ()), ("another user's socket", STRANGER)):
         held = until(lambda: leases_again(alice, nvidia), 60, "the device free again")
         with in_flight(NODE) if "socket" in who else NODE.open("rb") as file:
             stranger = subprocess.Popen(["sleep", "1000"], stdin=file, user=uid, group=uid, extra_groups=[])
@@ -112,7 +112,7 @@ def containers(suite, node):
         alice = node.tenant("alice")
         nvidia = gpus(node.operator)["nvidia"]["resource_id"]
         script = f"echo $CUDA_VISIBLE_DEVICES; exec 3<{NODE} && echo open; {podman.BUSYBOX} sleep 600"
-        for name, secs in (("daemon", 600), ("watchdog", 8)):
+        for name, secs in length((("daemon", 600), ("watchdog", 8)), (("watchdog", 8),)):
             lease = until(lambda secs=secs: leases_again(alice, nvidia, secs), 60, "the device free again")
             gpu = lease["binding"]["gpu"]
             command = podman.container(place, gpu["cdi_device"], script)
@@ -204,7 +204,7 @@ def keepers(suite):
                 process.wait(60)
                 process.stdout.close()
         alice.free(lease)
-        for name, number in (*length((("stopped", signal.SIGSTOP),), ()), ("dead", signal.SIGKILL)):
+        for name, number in length((("stopped", signal.SIGSTOP), ("dead", signal.SIGKILL)), ()):
             opener_without_daemon(suite, node, uid, name, number)
         suite.equal("nothing is fenced", [], node.operator.fences())
         suite.equal("a stranger with a lease's variable lives", None, stranger.poll())
@@ -264,7 +264,7 @@ def daemon_ends(suite, node):
     """The deadline holds while the daemon is stopped or dead; the next daemon goes on with the other leases."""
     alice = node.tenant("alice")
     found = gpus(node.operator)
-    # The short form has the end by the watchdog of a dead daemon in `containers` and `keepers`.
+    # The short form has the end by the watchdog of a dead daemon in `containers`.
     for name, number in (("stopped", signal.SIGSTOP), *length((("dead", signal.SIGKILL),), ())):
         long = until(lambda: leases_again(alice, found["amd"]["resource_id"]), 60, "the device of the long lease")
         copied(alice, long)

@@ -127,6 +127,7 @@ def refused(suite, device):
         suite.equal("may not: the lease is over", "REVOKED", alice.query(lease)["status"])
 
 
+@in_full_length
 def frozen(suite, device):
     """The state disk does not answer: SIGTERM and SIGKILL still end the daemon at once, with its ports and its queue
     pairs. Only the process that writes the journal waits for the disk."""
@@ -135,8 +136,7 @@ def frozen(suite, device):
     ready()
     with disk() as directory, BlockNode(directory_pool(), device="rxe0", fbbu=False, state_dir=directory / "state") as node:
         # First the device alone, under writes that the kernel holds; then with the file system on it.
-        ways = (*length(((signal.SIGKILL, "--noflush --nolockfs", 5, -signal.SIGKILL),), ()), (signal.SIGTERM, "", 20, 1))
-        for told, how, within_secs, status in ways:
+        for told, how, within_secs, status in ((signal.SIGKILL, "--noflush --nolockfs", 5, -signal.SIGKILL), (signal.SIGTERM, "", 20, 1)):
             name = f"frozen disk, {told.name}"
             alice = node.tenant("alice")
             with Writer() as writer:

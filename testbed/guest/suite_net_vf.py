@@ -134,6 +134,7 @@ def tags(suite, node):
         give_back(alice, lease)
 
 
+@in_full_length
 def rights(suite, node):
     """See net_rights.py."""
     net_rights.rights(suite, node, lambda tenant, **more: alloc(tenant, "interface", **more))

@@ -119,7 +119,8 @@ def turn_on(function):
 
 def state():
     """Everything that a release must bring back."""
-    return {name: (settings()[number], driver(name), is_bus_master(name), (DEVICES / name / "driver_override").read_text().strip("\n") or "(null)")
+    shown = settings()
+    return {name: (shown[number], driver(name), is_bus_master(name), (DEVICES / name / "driver_override").read_text().strip("\n") or "(null)")
             for number, name in functions().items()}
 
 

@@ -46,7 +46,7 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     let mut command = program(layout, &built.to_string_lossy(), &[]);
     command.args(&arguments.more);
     match arguments.stand_ins {
-        true => run_on_stand_ins(layout, command, Scope::Needed)?,
+        true => run_on_stand_ins(layout, command, Scope::Needed, cargo::run)?,
         false => cargo::run(command)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -58,7 +58,9 @@ pub(crate) fn step(layout: &Layout, scope: Scope) -> Result<Outcome> {
     let built = layout.target().join("debug/gpu-test");
     let arguments = ["--rounds", "1", "--copy-mib", "8"];
     let command = program(layout, &built.to_string_lossy(), &arguments);
-    run_on_stand_ins(layout, command, scope).map(|()| Outcome::Passed)
+    run_on_stand_ins(layout, command, scope, |it| {
+        cargo::run_beside("gpu-test", it)
+    })
 }
 
 /// The step of `cargo xtask test`: builds with each vendor alone, and with none.
@@ -81,8 +83,13 @@ pub(crate) fn features(layout: &Layout) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Runs the command with the stand-ins in place of the vendors' libraries, and with devices of its own.
-fn run_on_stand_ins(layout: &Layout, mut command: Command, scope: Scope) -> Result<()> {
+/// Runs the command with the stand-ins in place of the vendors' libraries, and with devices of its own; `run` starts it.
+fn run_on_stand_ins<T>(
+    layout: &Layout,
+    mut command: Command,
+    scope: Scope,
+    run: impl FnOnce(Command) -> Result<T>,
+) -> Result<T> {
     let directory = stand_ins::build(layout, scope)?;
     let state = std::env::temp_dir().join(format!("stand-ins-{}", std::process::id()));
     let path = std::env::var("PATH").unwrap_or_default();
@@ -93,7 +100,7 @@ fn run_on_stand_ins(layout: &Layout, mut command: Command, scope: Scope) -> Resu
             format!("{}:{path}", directory.join("bin").display()),
         )
         .env("FABRICBIOS_STAND_IN_DIR", &state);
-    let ran = cargo::run(command);
+    let ran = run(command);
     std::fs::remove_dir_all(state).ok();
     ran
 }

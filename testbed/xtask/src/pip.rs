@@ -32,7 +32,7 @@ pub(crate) fn step(layout: &Layout, scope: Scope) -> Result<Outcome> {
         .env("PYTHONPATH", packages(&tools(layout))?)
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("FABRICBIOS_BIN", Profile::Debug.programs(layout));
-    cargo::run(tests).map(|()| Outcome::Passed)
+    cargo::run_beside("pip", tests)
 }
 
 fn tools(layout: &Layout) -> PathBuf {

@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// The test that runs the seeds.
 const TEST: &str = "package(fabricbios-node) & test(/^driver::simulation::tests::whatever_fails/)";
 /// Time of the step of `cargo xtask test`, without the build.
-const TEST_SECS: u64 = 60;
+const TEST_SECS: u64 = 40;
 
 /// The arguments of `cargo xtask sim`.
 #[derive(Debug, Default, Args)]

@@ -93,7 +93,7 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     };
     let mut report = Report::default();
     std::thread::scope(|threads| {
-        // One thread runs the seeds: meanwhile the steps behind them build.
+        // One thread runs the seeds and the tests that wait: meanwhile the steps behind them build.
         let mut waiting = None;
         for group in steps.chunk_by(|one, next| one.waits() == next.waits()) {
             let run = || group.iter().map(|step| run(step)).collect::<Vec<Ended>>();
@@ -147,9 +147,10 @@ impl Step {
         (outcome, start.elapsed())
     }
 
-    /// Whether the step leaves a processor of the host to others for most of its time.
+    /// Whether the step leaves a processor of the host to others for most of its time. Such steps stand in the list beside each
+    /// other, and show their output when they have ended.
     fn waits(&self) -> bool {
-        matches!(self.action, Action::Sim)
+        matches!(self.action, Action::Sim | Action::Pip | Action::Gpu)
     }
 }
 
@@ -258,6 +259,20 @@ fn steps(suites: &Suites) -> Vec<Step> {
             needs: &[Build, Nextest],
             action: Action::Sim,
         },
+        Step {
+            name: "pip".to_owned(),
+            about: "the wheel of the Python package, built, installed and tested",
+            may_skip: true,
+            needs: &[Build, Lint],
+            action: Action::Pip,
+        },
+        Step {
+            name: "gpu-test".to_owned(),
+            about: "GPU leases on stand-ins of the vendors' libraries",
+            may_skip: false,
+            needs: &[Build],
+            action: Action::Gpu,
+        },
         host(
             "doctest",
             "examples in the documentation",
@@ -284,11 +299,11 @@ fn steps(suites: &Suites) -> Vec<Step> {
         checks::no_std,
     ));
     steps.push(Step {
-        name: "pip".to_owned(),
-        about: "the wheel of the Python package, built, installed and tested",
-        may_skip: true,
-        needs: &[Build, Lint],
-        action: Action::Pip,
+        name: "fuzz".to_owned(),
+        about: "parsers and sequences of operations, coverage-guided, for some seconds",
+        may_skip: false,
+        needs: &[Build],
+        action: Action::Fuzz,
     });
     steps.push(host(
         "gpu-features",
@@ -296,20 +311,6 @@ fn steps(suites: &Suites) -> Vec<Step> {
         &[Build],
         crate::gpu_test::features,
     ));
-    steps.push(Step {
-        name: "fuzz".to_owned(),
-        about: "parsers and sequences of operations, coverage-guided, for some seconds",
-        may_skip: false,
-        needs: &[Build],
-        action: Action::Fuzz,
-    });
-    steps.push(Step {
-        name: "gpu-test".to_owned(),
-        about: "GPU leases on stand-ins of the vendors' libraries",
-        may_skip: false,
-        needs: &[Build],
-        action: Action::Gpu,
-    });
     steps.extend(suites.all().enumerate().map(|(index, (name, about))| Step {
         name,
         about,
