@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-# lab: one-vm timeout=1200
+# lab: one-vm quiet timeout=1200
 # covers: rdma verbs arena fallback-udp node/src/kinds/memory
 """Leased memory over RDMA, from the client's side: it can be used only within the lease and only until the lease ends,
 however the lease ends. MEM_CYCLES is the number of leases that are granted and freed to check that nothing stays
