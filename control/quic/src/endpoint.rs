@@ -21,9 +21,8 @@ pub(crate) const SESSION_WINDOW: u32 = 2 << 20;
 pub(crate) fn endpoint(
     socket: UdpSocket,
     fabric: &Fabric,
-    limits: &Limits,
+    config: quinn::ServerConfig,
 ) -> Result<Endpoint, ServerError> {
-    let config = server_config(fabric, limits)?;
     let endpoint = tls::endpoint_config(fabric);
     let runtime = Arc::new(quinn::TokioRuntime);
     Endpoint::new(endpoint, Some(config), socket, runtime)

@@ -26,8 +26,4 @@ impl Membership {
     pub fn replace(&self, fabric: Fabric) {
         self.0.send_replace(Arc::new(fabric));
     }
-
-    pub(crate) fn changes(&self) -> watch::Receiver<Arc<Fabric>> {
-        self.0.subscribe()
-    }
 }

@@ -7,11 +7,11 @@ use std::{
     error::Error,
     io,
     net::{IpAddr, SocketAddr, UdpSocket},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
 
-use fabricbios_fabric::{BadCertificate, Peer, Principal};
+use fabricbios_fabric::{BadCertificate, Fabric, Peer, Principal};
 use fabricbios_wire::{Answer, Request, Role};
 use quinn::{Connection, ConnectionError, Endpoint, Incoming, VarInt};
 use rustls::pki_types::CertificateDer;
@@ -89,6 +89,28 @@ pub(crate) struct ServerState {
     pub(crate) sessions: Arc<SessionPlaces>,
     pub(crate) connector: Arc<dyn SessionConnector>,
     pub(crate) membership: Membership,
+    served: Served,
+}
+
+/// What new connections get: the certificates of an identity. quinn chooses the endpoint's when a packet arrives, which
+/// may be before a change of the identity that its sender knows of; so each handshake asks for the present ones.
+struct Served(Mutex<(Arc<Fabric>, Arc<quinn::ServerConfig>)>);
+
+impl Served {
+    fn now(&self, of: &ServerState) -> Arc<quinn::ServerConfig> {
+        let fabric = of.membership.now();
+        let mut served = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !Arc::ptr_eq(&served.0, &fabric) {
+            match server_config(&fabric, &of.limits) {
+                Ok(config) => *served = (fabric, Arc::new(config)),
+                Err(error) => {
+                    tracing::error!(%error, "the node serves with its former certificate until its next start");
+                    served.0 = fabric;
+                }
+            }
+        }
+        Arc::clone(&served.1)
+    }
 }
 
 impl Server {
@@ -103,7 +125,9 @@ impl Server {
     ) -> Result<Self, ServerError> {
         let listen_error = |source| ServerError::Listen { listen, source };
         let socket = UdpSocket::bind(listen).map_err(listen_error)?;
-        let endpoint = endpoint(socket, &membership.now(), &limits)?;
+        let fabric = membership.now();
+        let config = server_config(&fabric, &limits)?;
+        let endpoint = endpoint(socket, &fabric, config.clone())?;
         let local_addr = endpoint.local_addr().map_err(listen_error)?;
         let shared = Arc::new(ServerState {
             admission: Admission::new(limits.clone()),
@@ -114,6 +138,7 @@ impl Server {
             on_request,
             connector,
             membership: membership.clone(),
+            served: Served(Mutex::new((fabric, Arc::new(config)))),
         });
         let (stop, stopping) = watch::channel(false);
         let accepting = tokio::spawn(accept(endpoint.clone(), shared, stopping));
@@ -152,13 +177,9 @@ impl Server {
 
 async fn accept(endpoint: Endpoint, shared: Arc<ServerState>, mut stop: watch::Receiver<bool>) {
     let mut connections = JoinSet::new();
-    let mut changes = shared.membership.changes();
-    // The identity may have changed since the endpoint was made.
-    changes.mark_changed();
     loop {
         tokio::select! {
             _ = stop.changed() => break,
-            Ok(()) = changes.changed() => serve_as(&endpoint, &shared),
             incoming = endpoint.accept() => match incoming {
                 Some(incoming) => admit(&shared, incoming, &stop, &mut connections),
                 None => break,
@@ -167,16 +188,6 @@ async fn accept(endpoint: Endpoint, shared: Arc<ServerState>, mut stop: watch::R
         }
     }
     drain(&endpoint, connections).await;
-}
-
-/// New connections get the node's present certificates.
-fn serve_as(endpoint: &Endpoint, shared: &ServerState) {
-    match server_config(&shared.membership.now(), &shared.limits) {
-        Ok(config) => endpoint.set_server_config(Some(config)),
-        Err(error) => {
-            tracing::error!(%error, "the node serves with its former certificate until its next start");
-        }
-    }
 }
 
 /// Finishes open connections. New connections are refused at once, so that clients can try another node.
@@ -253,7 +264,7 @@ async fn handshake(
     incoming: Incoming,
     place: &mut Place,
 ) -> Result<(Connection, Peer), HandshakeError> {
-    let connecting = incoming.accept()?;
+    let connecting = incoming.accept_with(shared.served.now(shared))?;
     let connection = timeout(shared.limits.handshake_timeout, connecting).await??;
     match admitted(shared, &connection, place) {
         Ok(peer) => Ok((connection, peer)),
