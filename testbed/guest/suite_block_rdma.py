@@ -37,7 +37,7 @@ def ends(suite, node, pools):
     alice, bob = node.tenant("alice"), node.tenant("bob")
     with attached(alice, pool=pools["device"], transport=OVER) as (_, path):
         neighbour = Fio(path).started()
-        # The short form of suite_block_ends has all ways, over TCP.
+        # The short forms of suite_block_ends and suite_block_tcp have all ways, over TCP.
         for name, secs, end in ways_to_end(node, bob, TERM_SECS)[length(0, 2):]:
             lease = alloc(bob, secs=secs, pool=pools["device"], transport=OVER)
             job = Fio(connect(lease)).started()

@@ -336,8 +336,7 @@ def killed(suite, node, _device):
 SECTIONS = (use, by_hand, atomics, bind_later, side_by_side, several_queue_pairs, keys_of_others, two_arenas, out_of_bounds, rotation, ends,
             other_tenants, cut_after_fault, zero_again, *mem_peers.SECTIONS, cycles, killed)
 # suite_mem_region, suite_mem_both and the tests rxe_window go through the same in the short form.
-ELSEWHERE = (two_arenas, rotation, cut_after_fault, mem_peers.others_go_on, mem_peers.a_fault_of_one, mem_peers.all_leave,
-             mem_peers.as_many_as_fit)
+ELSEWHERE = (two_arenas, rotation, cut_after_fault, mem_peers.others_go_on, mem_peers.all_leave, mem_peers.as_many_as_fit)
 
 
 def main(strategy="auto", sections=SECTIONS):

@@ -76,12 +76,13 @@ impl Fabric {
             .map_err(|error| IdentityError::Answer { what: error.into() })?;
         let left = Some(before.id()).filter(|it| *it != new.fabric);
         if before.ca.is_none() && before.certified.first() == Some(&new) {
-            finish(state_dir, &before)?;
+            // The node has joined already, whatever is left to do.
+            let unfinished = finish(state_dir, &before).err();
             return Ok(Accepted {
                 fabric: before,
                 left,
                 labels,
-                unfinished: None,
+                unfinished,
             });
         }
         let former = before.former_after(&new);

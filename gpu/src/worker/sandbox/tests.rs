@@ -139,6 +139,8 @@ fn shut_in() {
         let request = usize::try_from(request).unwrap();
         assert_eq!(call(libc::SYS_ioctl, [0, request, 0, 0, 0]), denied);
     }
+    let dumpable = [number(libc::PR_SET_DUMPABLE), 1, 0, 0, 0];
+    assert_eq!(call(libc::SYS_prctl, dumpable), denied);
     let grows = tempfile::tempfile().unwrap();
     grows.set_len(1 << 20).unwrap();
     let too_large = grows.set_len(1 << 40).unwrap_err();
