@@ -49,7 +49,8 @@ const KERNEL: [&str; 9] = [
     "/proc/modules",
     "/proc/version",
 ];
-/// CUDA names its threads in files below this directory, and does not start if it cannot.
+/// CUDA names its threads in files below this directory, and does not start if it cannot. Before a tenant's bytes come, the
+/// sandbox makes these files root's.
 const THREADS: &str = "task";
 /// Device nodes that every program may use.
 const PSEUDO: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];

@@ -171,7 +171,7 @@ fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError>
     for request in [libc::TIOCSTI, libc::TIOCLINUX] {
         deny_if(libc::SYS_ioctl, &[(1, Eq, request)])?;
     }
-    // The process's own files in /proc stay root's, except the names of its threads.
+    // The process's own files in /proc stay root's, which `set_dumpable` has made them.
     deny_if(libc::SYS_prctl, &[(0, Eq, flag(libc::PR_SET_DUMPABLE))])?;
     // Only threads are allowed.
     let thread = flag(libc::CLONE_THREAD);

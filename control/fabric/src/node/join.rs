@@ -67,11 +67,7 @@ impl Fabric {
         answer: &str,
         now: SystemTime,
     ) -> Result<Accepted, IdentityError> {
-        let before = Self::read(state_dir, now)?;
-        let before = before.ok_or_else(|| no_node(&state_dir.join(NODE)))?;
-        let new = before
-            .check_answer(answer, now)
-            .map_err(|what| IdentityError::Answer { what })?;
+        let (before, new) = Self::with_answer(state_dir, answer, now)?;
         let labels = subject::labels(&new.certificate)
             .map_err(|error| IdentityError::Answer { what: error.into() })?;
         let left = Some(before.id()).filter(|it| *it != new.fabric);
@@ -170,12 +166,21 @@ impl Fabric {
         answer: &str,
         now: SystemTime,
     ) -> Result<FabricId, IdentityError> {
+        let (_, new) = Self::with_answer(state_dir, answer, now)?;
+        Ok(new.fabric)
+    }
+
+    /// The node in this state directory, and the certificates of an answer for it.
+    fn with_answer(
+        state_dir: &Path,
+        answer: &str,
+        now: SystemTime,
+    ) -> Result<(Self, Certified), IdentityError> {
         let node = Self::read(state_dir, now)?;
         let node = node.ok_or_else(|| no_node(&state_dir.join(NODE)))?;
-        let checked = node.check_answer(answer, now);
-        checked
-            .map(|new| new.fabric)
-            .map_err(|what| IdentityError::Answer { what })
+        let new = node.check_answer(answer, now);
+        let new = new.map_err(|what| IdentityError::Answer { what })?;
+        Ok((node, new))
     }
 
     /// The fabric of many nodes that the node has joined.
