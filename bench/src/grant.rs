@@ -49,7 +49,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let mut bare = Bare::create(&place.path().join("bare"))?;
     let runtime = runtime()?;
     let _inside = runtime.enter();
-    let (service, node) = start(&place.path().join("state"))?;
+    let (mut service, node) = start(&place.path().join("state"))?;
     let grant = || {
         let start = Instant::now();
         let lease = node.alloc(request())?;

@@ -45,10 +45,12 @@ CLASS = ["permanent", "transient", "policy"]
 TYPES = {1: "cpu", 2: "mem", 3: "block", 4: "net", 5: "gpu", 0x10: "scheduler", 0xFF: "vendor"}
 KNOWN_TAGS = {*range(0x0101, 0x0105), *range(0x0201, 0x020F), *range(0x0210, 0x0214), *range(0x0301, 0x030A), 0x0310, 0x0311,
               *range(0x0401, 0x0409), 0x0410, 0x0411, 0x0412, *range(0x0501, 0x0508), *range(0x0601, 0x0606),
-              *range(0x0901, 0x090F), 0x0910,
+              *range(0x0901, 0x0911),
               0x0A01, 0x0A02, 0x0A03, 0x0A04, *range(0x0B01, 0x0B0A), *range(0x0C01, 0x0C05)}
 MAX_PAYLOAD = 65_536
 PEERS_MAX, QUEUE_PAIRS_MAX = 8, 64
+REDIRECT, CANDIDATES_MAX = 15, 8
+REPORT_BYTES_MAX = 57_344
 PROOF_STEPS_MAX = 64
 CLEANING_STEPS_MAX = 16
 CPU_RANGES_MAX = 4_096
@@ -317,7 +319,7 @@ def read_alloc(r):
     foreign = [{other: stated} for other, stated in terms.items() if other != kind and any(stated.values())]
     return out | {"intent": read_intent(area), "transport": area.word(0x0904, TRANSPORT) or "auto",
                   "rotate_on_renew": bool(area.word(0x0905, BOOL)), "request_token": mapped(area.one(0x090E, 16), read_token),
-                  "terms": of_kind(kind, terms), "foreign": foreign}
+                  "follows_redirect": bool(area.word(0x090F, BOOL)), "terms": of_kind(kind, terms), "foreign": foreign}
 
 
 def read_issue(r):
@@ -352,6 +354,14 @@ def read_rotate(r):
     return {"lease_id": lease_id, "overlap_ms": overlap}
 
 
+def read_report(r):
+    out = {"sequence": r.u(8), "endpoint": endpoint(r.take(18), "InvalidArgs")}
+    at = r.at
+    out |= {"inventory": read_structured(r)}
+    need(r.at - at <= REPORT_BYTES_MAX, "Malformed")
+    return out
+
+
 # The name of each message and its content, if it has any. Without a name, the reader returns both.
 REQUESTS = {
     0x0001: ("ping", lambda r: r.u(8)),
@@ -368,6 +378,8 @@ REQUESTS = {
     0x0300: ("fence_list", None),
     0x0301: ("fence_clear", Reader.id),
     0x0400: ("identity_issue", read_issue),
+    0x0500: ("node_report", read_report),
+    0x0501: ("node_list", lambda r: r.take(32).hex()),
 }
 
 
@@ -620,6 +632,24 @@ def read_fences(r):
                                   "since_unix_ms": r.u(8), "reason": r.text(400)})
 
 
+def read_nodes(r):
+    after = r.take(32).hex() if r.word(BOOL) else None
+    return {"nodes": r.list(256, read_node), "next": after}
+
+
+def read_node(r):
+    out = {"node_id": r.take(32).hex(), "endpoint": endpoint(r.take(18), "InvalidArgs"), "since_unix_ms": r.u(8)}
+    return out | {"labels": r.list(16, lambda r: r.text(255)),
+                  "inventory": read_whole(r.bytes(REPORT_BYTES_MAX), read_structured)}
+
+
+def read_redirect(r):
+    candidates = r.list(CANDIDATES_MAX, lambda r: {"node_id": r.take(32).hex(), "endpoint": endpoint(r.take(18), "InvalidArgs"),
+                                                   "resource_id": r.id()})
+    need(candidates, "InvalidArgs")
+    return {"redirect": candidates}
+
+
 REPLIES = {
     0x0001: ("pong", lambda r: r.u(8)),
     0x0002: ("identity", read_identity),
@@ -629,6 +659,8 @@ REPLIES = {
     0x0300: ("fences", read_fences),
     0x0301: ("fence_cleared", None),
     0x0400: ("issued", lambda r: {"certificate_pem": r.text(16_384), "ca_pem": r.text(16_384)}),
+    0x0500: ("reported", None),
+    0x0501: ("nodes", read_nodes),
 }
 
 
@@ -661,8 +693,11 @@ def read_answer(data, asked, replies):
     repeated = all(header[key] == asked[key] for key in ("msg_type", "request_id", "nonce"))
     need(header["flags"] == 0x80 and repeated, "Malformed")
     status = r.u(2)
-    need(status < len(STATUS), "InvalidArgs")
-    out = {"Ok": replies(header["msg_type"], r)} if status == 0 else {"Err": read_refusal(status, r)}
+    if status == REDIRECT and header["msg_type"] == 0x0200:
+        out = {"Ok": read_redirect(r)}
+    else:
+        need(status < len(STATUS), "InvalidArgs")
+        out = {"Ok": replies(header["msg_type"], r)} if status == 0 else {"Err": read_refusal(status, r)}
     r.end()
     return out
 
@@ -778,7 +813,7 @@ def make_params(v):
     out += flag(0x0906, block["read_only"]) + flag(0x0907, block["mutual_auth"])
     out += make_execution(cpu["execution_mode"], cpu["execution_width"], cpu["partition"])
     out += make_gpu_execution(gpu["execution_mode"], gpu["compute_slices"]) + some(0x090E, v["request_token"], bytes.fromhex)
-    return out + make_affinities(v["intent"])
+    return out + flag(0x090F, v["follows_redirect"]) + make_affinities(v["intent"])
 
 
 def make_kv_cache(intent):
@@ -937,6 +972,7 @@ def make_request(request):
         "lease_rotate": lambda: bytes.fromhex(v["lease_id"]) + be(v["overlap_ms"], 4),
         "identity_issue": lambda: bytes([ROLE.index(v["role"])]) + be(v["valid_secs"], 4) + text_bytes(v["tenant"])
         + counted(bytes(v["csr_der"])),
+        "node_report": lambda: be(v["sequence"], 8) + place_bytes(v["endpoint"]) + make_structured(v["inventory"]),
     }
     # The other messages are only an id.
     return makers.get(name, lambda: bytes.fromhex(v))()
@@ -950,7 +986,8 @@ def make_alloc(v):
 
 def make_answer(answer, reply):
     if "Ok" in answer:
-        return b"\0\0" + reply(answer["Ok"])
+        status = REDIRECT if "redirect" in answer["Ok"] else 0
+        return be(status, 2) + reply(answer["Ok"])
     v = answer["Err"]
     area = some_word(0x0A01, v["class"], CLASS) + tlv(0x0A02, v["message"].encode())
     area += some_number(0x0A03, v["renewable_at_unix_ms"], 8) + some_number(0x0A04, v["retry_after_ms"], 4)
@@ -975,8 +1012,17 @@ def make_reply(reply):
             bytes.fromhex(f["resource_id"]) + type_code(f["resource_type"]) + bytes.fromhex(f["lease_id"])
             + be(f["since_unix_ms"], 8) + text_bytes(f["reason"]) for f in v),
         "issued": lambda: text_bytes(v["certificate_pem"]) + text_bytes(v["ca_pem"]),
+        "redirect": lambda: be(len(v), 2) + b"".join(
+            bytes.fromhex(it["node_id"]) + place_bytes(it["endpoint"]) + bytes.fromhex(it["resource_id"]) for it in v),
+        "nodes": lambda: (b"\1" + bytes.fromhex(v["next"]) if v["next"] else b"\0") + be(len(v["nodes"]), 2)
+        + b"".join(map(make_node, v["nodes"])),
     }
     return makers[name]()
+
+
+def make_node(v):
+    out = bytes.fromhex(v["node_id"]) + place_bytes(v["endpoint"]) + be(v["since_unix_ms"], 8) + be(len(v["labels"]), 2)
+    return out + b"".join(map(text_bytes, v["labels"])) + counted(make_structured(v["inventory"]))
 
 
 def make_frame(flags, header, payload):

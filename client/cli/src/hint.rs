@@ -11,6 +11,8 @@ use crate::args::{Command, Fence, Lease};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Topic {
     NewLease,
+    /// Anything that a scheduler was asked for.
+    Scheduler,
     Lease,
     Fence,
     Other,
@@ -29,6 +31,7 @@ impl From<&Command> for Topic {
             Command::Ping
             | Command::Inventory
             | Command::Identity(_)
+            | Command::Node(_)
             | Command::Fabric(_)
             | Command::Run(_)
             | Command::RunWatch(_) => Self::Other,
@@ -69,6 +72,9 @@ pub(crate) fn hint(topic: Topic, error: LeaseError, message: &str) -> Option<&'s
 fn by_topic(topic: Topic, error: LeaseError) -> Option<&'static str> {
     use LeaseError as E;
     let hint = match error {
+        E::InvalidIntent | E::InvalidArgs | E::CapacityExceeded if topic == Topic::Scheduler => {
+            "see `fabricctl node list`"
+        }
         // The message of the node has the required identity.
         E::NotPermitted => return None,
         E::RenewTooEarly => "`fabricctl lease keep` waits for that",
@@ -92,6 +98,7 @@ fn by_topic(topic: Topic, error: LeaseError) -> Option<&'static str> {
 fn where_to_look(topic: Topic) -> Option<&'static str> {
     match topic {
         Topic::NewLease => Some("see `fabricctl inventory`"),
+        Topic::Scheduler => Some("see `fabricctl node list`"),
         Topic::Lease => Some("see `fabricctl lease list --all`"),
         Topic::Fence => Some("see `fabricctl fence list`"),
         Topic::Other => None,

@@ -16,6 +16,17 @@ pub(crate) fn full(info: &LeaseInfo) -> String {
     lines(info, None)
 }
 
+/// As [`full`], and the node of the lease, if a scheduler has named it.
+pub(crate) fn granted(info: &LeaseInfo, node: Option<String>) -> String {
+    let node = node.map(|node| {
+        row(
+            "node",
+            format!("{node}: --node and --node-id for this lease"),
+        )
+    });
+    lines(info, node)
+}
+
 fn lines(info: &LeaseInfo, last: Option<Vec<String>>) -> String {
     let mut rows = vec![
         row("lease", info.lease_id.to_string()),

@@ -108,6 +108,12 @@ impl Lease {
         self.lease_id.to_string()
     }
 
+    /// The address of the node.
+    #[getter]
+    fn node(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(each!(self.here(py)?, it => it.node().address().to_owned()))
+    }
+
     /// The id of the node, as 64 hexadecimal digits.
     #[getter]
     fn node_id(&self, py: Python<'_>) -> PyResult<Option<String>> {

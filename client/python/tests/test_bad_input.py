@@ -136,7 +136,7 @@ with fabricbios.mem(bytes=4096) as m:
     m[0:4] = b"mine"
     child = os.fork()
     if child == 0:
-        getters = [lambda name=name: getattr(m, name) for name in ("node_id", "expires_at", "remaining", "health", "info", "transport")]
+        getters = [lambda name=name: getattr(m, name) for name in ("node", "node_id", "expires_at", "remaining", "health", "info", "transport")]
         assert m.lease_id in repr(m)
         for call in (lambda: m[0:4], m.free, m.query, lambda: fabricbios.mem(bytes=4096), *getters, lambda: m.on_end(print)):
             try:

@@ -47,6 +47,7 @@ def test_another_node_than_the_named_one_is_not_asked_for_a_lease(tenant, monkey
     both(tenant, ("--node-id", wrong, *words), lambda: fabricbios.mem(bytes=4096, node_id=wrong))
     with fabricbios.mem(bytes=4096, node_id=node_id) as m:
         assert m.node_id == node_id
+        assert m.node == tenant.node
     # The environment names the id of the node that it names.
     monkeypatch.setenv("FABRICBIOS_NODE_ID", wrong)
     error = both(tenant, words, lambda: fabricbios.mem(bytes=4096))

@@ -5,8 +5,8 @@ use std::{marker::PhantomData, time::Duration};
 use fabricbios_wire::{AFFINITIES_MAX, Affinity, LeaseAllocRequest, NodeId, ResourceId, Transport};
 
 use crate::{
-    Error, Identity, Kind, Lease, Node, Storage, Transfers, lease::Renewer, patience::PATIENCE,
-    pin::not_the_named, runtime::wait,
+    Error, Granted, Identity, Kind, Lease, Node, Storage, Transfers, lease::Renewer,
+    patience::PATIENCE, pin::not_the_named, runtime::wait,
 };
 
 /// The default term of a lease.
@@ -91,7 +91,8 @@ impl<K: Kind> Builder<K> {
         self
     }
 
-    /// Sets the node, as `HOST`, `HOST:PORT` or `[IPV6]:PORT`.
+    /// Sets the node, as `HOST`, `HOST:PORT` or `[IPV6]:PORT`. It may be a scheduler: then the lease is of a node that it
+    /// names, see [`Node::acquire_async`].
     pub fn node(mut self, address: impl Into<String>) -> Self {
         self.node = NodeChoice::Address(address.into());
         self
@@ -139,7 +140,7 @@ impl<K: Kind> Builder<K> {
         request.terms = terms.into();
         let node = node_of(node, node_id, identity)?.patient(patience);
         let (lease_secs, has_peers) = (request.lease_secs, !request.terms.rdma_peers().is_empty());
-        let info = node.alloc_async(request).await?;
+        let Granted { node, info } = node.acquire_async(request).await?;
         let renewer = match auto_renew {
             true => Renewer::Sdk,
             false => Renewer::Caller,

@@ -142,16 +142,23 @@ impl Error {
     }
 
     /// Adds the number of tries and their time to the last error.
-    pub(crate) fn after(mut self, tries: u32, waited: Duration) -> Self {
-        if let (
-            2..,
-            Self::Refused(Refusal { message: text, .. }) | Self::Unreachable { why: text, .. },
-        ) = (tries, &mut self)
-        {
-            text.push_str(&format!(
+    pub(crate) fn after(self, tries: u32, waited: Duration) -> Self {
+        match tries {
+            2.. => self.with(&format!(
                 " (asked {tries} times in {:.1} s)",
                 waited.as_secs_f64()
-            ));
+            )),
+            _ => self,
+        }
+    }
+
+    /// Adds to the text of a refusal, or of a node that was not reached.
+    pub(crate) fn with(mut self, more: &str) -> Self {
+        if let Self::Refused(Refusal { message: text, .. })
+        | Self::Unreachable { why: text, .. }
+        | Self::UntrustedNode { why: text, .. } = &mut self
+        {
+            text.push_str(more);
         }
         self
     }

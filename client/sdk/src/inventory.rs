@@ -120,14 +120,33 @@ impl Node {
 impl Inventory {
     fn join(entries: &[FlatEntry], structured: &ResourceInventory) -> Self {
         let resources = entries.iter().map(|it| (it.resource_id, it.into()));
-        let mut joined = Entries(resources.collect());
+        let mut joined = Entries {
+            resources: resources.collect(),
+            adds: None,
+        };
         kinds::entries(structured, &mut joined);
-        let Entries(mut resources) = joined;
-        for extension in &structured.extensions {
-            if let Some(resource) = resources.get_mut(&extension.resource_id()) {
-                resource.extend(extension);
-            }
-        }
+        let mut resources = extended(joined, structured);
+        let resources = { entries.iter() }.filter_map(|it| resources.remove(&it.resource_id));
+        Self::of_node(structured, resources.collect())
+    }
+
+    /// An inventory of the structured form alone, as a scheduler has it. Resources of vendors are in the flat form only.
+    pub(crate) fn from_structured(structured: &ResourceInventory) -> Self {
+        let available = structured.extensions.iter().filter_map(|it| match it {
+            InventoryExtension::Available(id, units) => Some((*id, *units)),
+            _ => None,
+        });
+        let mut found = Entries {
+            resources: BTreeMap::new(),
+            adds: Some(available.collect()),
+        };
+        kinds::entries(structured, &mut found);
+        let mut resources: Vec<_> = extended(found, structured).into_values().collect();
+        resources.sort_by_key(|it| (it.kind, it.id));
+        Self::of_node(structured, resources)
+    }
+
+    fn of_node(structured: &ResourceInventory, resources: Vec<Resource>) -> Self {
         Self {
             node_id: structured.node_id,
             epoch: structured.epoch,
@@ -136,21 +155,51 @@ impl Inventory {
                 InventoryExtension::HealthReason(ResourceId(0), why) => Some(why.clone()),
                 _ => None,
             }),
-            resources: { entries.iter() }
-                .filter_map(|entry| resources.remove(&entry.resource_id))
-                .collect(),
+            resources,
         }
     }
 }
 
+/// The resources with their extensions.
+fn extended(entries: Entries, structured: &ResourceInventory) -> BTreeMap<ResourceId, Resource> {
+    let mut resources = entries.resources;
+    for extension in &structured.extensions {
+        if let Some(resource) = resources.get_mut(&extension.resource_id()) {
+            resource.extend(extension);
+        }
+    }
+    resources
+}
+
 /// The resources of an inventory, while they are joined.
 #[derive(Debug)]
-pub struct Entries(BTreeMap<ResourceId, Resource>);
+pub struct Entries {
+    resources: BTreeMap<ResourceId, Resource>,
+    /// Where there is no flat form: resources are added, with these amounts available.
+    adds: Option<BTreeMap<ResourceId, u64>>,
+}
 
 impl Entries {
     /// Adds an entry of the structured form, with its health, to its resource.
-    pub(crate) fn add(&mut self, id: ResourceId, health: u32, add: impl FnOnce(&mut Resource)) {
-        if let Some(resource) = self.0.get_mut(&id) {
+    pub(crate) fn add(
+        &mut self,
+        kind: ResourceType,
+        (id, capacity, health): (ResourceId, u64, u32),
+        add: impl FnOnce(&mut Resource),
+    ) {
+        if let Some(available) = &self.adds {
+            let available = available.get(&id).copied().unwrap_or(0);
+            let entry = FlatEntry {
+                resource_id: id,
+                resource_type: kind,
+                flags: ResourceHealth::from(health).flags(),
+                // The structured form counts cores; leases of some classes are of logical CPUs, which are more.
+                capacity: capacity.max(available),
+                available,
+            };
+            self.resources.insert(id, (&entry).into());
+        }
+        if let Some(resource) = self.resources.get_mut(&id) {
             resource.health = Some(health.into());
             add(resource);
         }
@@ -235,6 +284,14 @@ impl ResourceHealth {
             it if it & resource_flags::FENCED != 0 => Self::Fenced,
             it if it & resource_flags::DEGRADED != 0 => Self::Degraded,
             _ => Self::Ok,
+        }
+    }
+
+    fn flags(self) -> u16 {
+        match self {
+            Self::Fenced => resource_flags::FENCED,
+            Self::Degraded => resource_flags::DEGRADED,
+            Self::Ok | Self::Unknown(_) => 0,
         }
     }
 }

@@ -99,6 +99,11 @@ impl<K: Kind> Lease<K> {
         self.shared.node.id()
     }
 
+    /// The node that granted the lease: another one than the asked one, if that is a scheduler.
+    pub fn node(&self) -> Node {
+        self.shared.patient_node()
+    }
+
     /// The last answer of the node.
     pub fn info(&self) -> LeaseInfo {
         self.shared.info()

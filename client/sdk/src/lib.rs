@@ -110,12 +110,14 @@
 
 mod address;
 mod affinity;
+mod alloc;
 mod builder;
 mod connect_line;
 mod dial;
 mod end_watch;
 mod error;
 mod error_class;
+mod fleet;
 mod gpu;
 mod identity;
 mod inventory;
@@ -134,6 +136,7 @@ mod transfer;
 mod unmet;
 
 pub use affinity::{AffinityWords, affinity};
+pub use alloc::Granted;
 pub use builder::Builder;
 pub use connect_line::{connect_line, connect_options};
 pub use end_watch::EndWatch;
@@ -148,6 +151,7 @@ pub use fabricbios_wire::{
     CpuIsolationClass as IsolationPolicy, EndCause, GpuExclusivityClass, GpuExecutionMode,
     LeaseEnd, NodeId,
 };
+pub use fleet::FleetNode;
 pub use gpu::{
     Argument, GpuMemory, GpuModule, GpuSession, LocalOptions, MemoryHandle, Submission, Submitted,
     Wiped,

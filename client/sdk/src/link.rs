@@ -42,6 +42,7 @@ const TLS_ALERTS: std::ops::RangeInclusive<u64> = 0x100..=0x1ff;
 pub(crate) struct Link {
     dialler: Dialler,
     pin: Arc<Pin>,
+    identity: Identity,
     current: AsyncMutex<Option<Connected>>,
     next_request_id: AtomicU32,
     remote: Mutex<Option<SocketAddr>>,
@@ -77,6 +78,7 @@ impl Link {
         Ok(Self {
             dialler: Dialler::new(node, crypto, Arc::clone(&pin)),
             pin,
+            identity: identity.clone(),
             current: AsyncMutex::new(None),
             next_request_id: AtomicU32::new(1),
             remote: Mutex::new(None),
@@ -90,6 +92,15 @@ impl Link {
     /// The id of the node that answered.
     pub(crate) fn node_id(&self) -> Option<NodeId> {
         self.pin.answered()
+    }
+
+    /// Whether a scheduler has answered.
+    pub(crate) fn is_scheduler(&self) -> bool {
+        self.pin.is_scheduler()
+    }
+
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
     }
 
     /// The address of the last connection.
@@ -356,7 +367,7 @@ fn read_error(error: ReadToEndError) -> Lost {
 }
 
 /// Whether doing a request twice has the same effect as doing it once. A LEASE_ALLOC has where the node knows request
-/// tokens: `Node::alloc_async` finds out, and repeats it.
+/// tokens: `Node::acquire_async` finds out, and repeats it. A report replaces the one before.
 fn is_idempotent(request: &Request) -> bool {
     match request {
         Request::LeaseAlloc(_)
@@ -374,6 +385,8 @@ fn is_idempotent(request: &Request) -> bool {
         | Request::LeaseRevoke(_)
         | Request::FenceList
         | Request::FenceClear(_)
-        | Request::IdentityIssue(_) => true,
+        | Request::IdentityIssue(_)
+        | Request::NodeReport(_)
+        | Request::NodeList(_) => true,
     }
 }

@@ -1,21 +1,13 @@
 //! The handle of a node.
 
-use std::{
-    net::SocketAddr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use fabricbios_wire::{
-    LeaseAllocRequest, LeaseId, LeaseInfo, NodeId, RefusalClass, Reply, Request, RequestToken,
-};
+use fabricbios_wire::{LeaseInfo, NodeId, Reply, Request};
 
 use crate::{
     DEFAULT_NODE, ENV_NODE, ENV_NODE_ID, Error, Identity,
     link::{Link, Stream},
-    patience::patiently,
     runtime::{run, wait},
-    unmet::unmet,
 };
 
 /// A connection to the control plane of a node. Cheap to clone; clones share the connection, which is
@@ -52,8 +44,7 @@ impl Node {
         patience: Duration,
     ) -> Result<Self, Error> {
         let node = Self::unconnected(node, identity, node_id)?.patient(patience);
-        let link = Arc::clone(&node.link);
-        run(async move { link.connect(patience).await }).await?;
+        node.connected().await?;
         Ok(node)
     }
 
@@ -67,6 +58,13 @@ impl Node {
             link: Arc::new(Link::new(node, identity, node_id)?),
             patience: Duration::ZERO,
         })
+    }
+
+    /// Another node, with the identity and the patience of this one; it is connected with the first request.
+    pub(crate) fn other(&self, address: SocketAddr, node_id: NodeId) -> Result<Self, Error> {
+        let identity = self.link.identity();
+        let other = Self::unconnected(&address.to_string(), identity, Some(node_id))?;
+        Ok(other.patient(self.patience))
     }
 
     /// Connects to a node, blocking.
@@ -95,7 +93,7 @@ impl Node {
 
     /// A handle of the same connection that repeats requests for up to `patience`, with pauses from 10 ms to 1 s: if the
     /// node refuses them as transient with ResourceBusy or Unavailable, or if the connection was lost. LEASE_RENEW and
-    /// LEASE_ROTATE are not repeated if the node may have done them; LEASE_ALLOC is by [`Node::alloc`]. A handle of
+    /// LEASE_ROTATE are not repeated if the node may have done them; LEASE_ALLOC is by [`Node::acquire`] and [`Node::alloc`]. A handle of
     /// [`Node::connect`] has no patience.
     pub fn patient(&self, patience: Duration) -> Self {
         Self {
@@ -143,6 +141,11 @@ impl Node {
         self.link.node_id()
     }
 
+    /// Whether a scheduler of the fabric has answered, by its certificate, and no node.
+    pub fn is_scheduler(&self) -> bool {
+        self.link.is_scheduler()
+    }
+
     /// The resolved address.
     pub fn remote(&self) -> Option<SocketAddr> {
         self.link.remote()
@@ -173,77 +176,6 @@ impl Node {
         wait(self.lease_async(request))
     }
 
-    /// Requests a lease and fails closed: a lease that enforces less than requested is freed. A request without a token
-    /// gets a random one. If the reply was lost, the request is repeated and gets the same lease: once, and for up to the
-    /// [patience](Node::patient) of this handle. It is not repeated at a node that is not seen to know tokens.
-    pub async fn alloc_async(&self, mut request: LeaseAllocRequest) -> Result<LeaseInfo, Error> {
-        if request.request_token.is_none() {
-            request.request_token = Some(random_token()?);
-        }
-        let info = self.granted_async(&request).await?;
-        let missing = unmet(&request, &info);
-        if missing.is_empty() {
-            return Ok(info);
-        }
-        let freed = self.give_back(info.lease_id).await;
-        Err(Error::FailedClosed {
-            lease_id: info.lease_id,
-            missing,
-            freed,
-        })
-    }
-
-    async fn granted_async(&self, request: &LeaseAllocRequest) -> Result<LeaseInfo, Error> {
-        let began = Instant::now();
-        let rest = || self.patient(self.patience.saturating_sub(began.elapsed()));
-        let ask = async || {
-            let request = Request::LeaseAlloc(request.clone());
-            rest().lease_async(request).await
-        };
-        let lost = match ask().await {
-            Err(error) if error.may_have_happened() => error,
-            outcome => return outcome,
-        };
-        if !rest().knows_request_tokens().await {
-            return Err(lost);
-        }
-        match patiently(rest().patience, Error::may_have_happened, ask).await {
-            Ok(info) => Ok(info),
-            Err(Error::Refused(refusal)) if refusal.class != RefusalClass::Transient => {
-                Err(Error::Refused(refusal))
-            }
-            // Nothing is known of the first request: it may have been granted.
-            Err(_without_a_decision) => Err(lost),
-        }
-    }
-
-    /// Whether the node knows request tokens: then the caller's leases show them, and LEASE_LIST is asked for one that
-    /// does. A node of an earlier version skips the token of a request, so a repeat could get a second lease there. The
-    /// reply that was lost would have told, and the version in GET_IDENTITY is for display. If no lease shows a token,
-    /// the caller decides.
-    async fn knows_request_tokens(&self) -> bool {
-        let mut after = Some(LeaseId(0));
-        while let Some(last) = after {
-            let list = Request::LeaseList {
-                after: last,
-                ended: true,
-            };
-            let Ok(Reply::Leases(page)) = self.call_async(list).await else {
-                return false;
-            };
-            if page.leases.iter().any(|it| it.request_token.is_some()) {
-                return true;
-            }
-            after = page.next.filter(|next| *next > last);
-        }
-        false
-    }
-
-    /// Requests a lease, blocking; see [`Node::alloc_async`].
-    pub fn alloc(&self, request: LeaseAllocRequest) -> Result<LeaseInfo, Error> {
-        wait(self.alloc_async(request))
-    }
-
     /// Closes the connection, so that the node does not wait for its idle timeout. The next call connects again.
     pub async fn close_async(&self) {
         let link = Arc::clone(&self.link);
@@ -261,6 +193,12 @@ impl Node {
         wait(self.close_async());
     }
 
+    /// Connects if there is no connection.
+    pub(crate) async fn connected(&self) -> Result<(), Error> {
+        let (link, patience) = (Arc::clone(&self.link), self.patience);
+        run(async move { link.connect(patience).await }).await
+    }
+
     /// Opens a stream for a session. On the background runtime only.
     pub(crate) async fn open_stream(&self) -> Result<Stream, Error> {
         self.link.open_stream().await
@@ -270,28 +208,13 @@ impl Node {
     pub fn unexpected(&self, wanted: &str, got: &Reply) -> Error {
         let kind = format!("{got:?}");
         let kind = kind.split(['(', ' ', '{']).next().unwrap_or_default();
-        let why = format!("expected {wanted}, got {kind}");
+        self.protocol(format!("expected {wanted}, got {kind}"))
+    }
+
+    pub(crate) fn protocol(&self, why: String) -> Error {
         Error::Protocol {
             node: self.address().to_owned(),
             why,
         }
     }
-
-    async fn give_back(&self, lease_id: LeaseId) -> bool {
-        let freed = self.call_async(Request::LeaseFree(lease_id)).await;
-        if let Err(error) = &freed {
-            tracing::warn!(%lease_id, "lease that failed closed was not given back: {error}");
-        }
-        freed.is_ok()
-    }
-}
-
-fn random_token() -> Result<RequestToken, Error> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|error| Error::Local {
-        what: "make a random request token",
-        why: error.to_string(),
-    })?;
-    // Zero is no token.
-    Ok(RequestToken(u128::from_ne_bytes(bytes).max(1)))
 }

@@ -2,7 +2,10 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use fabricbios_wire::NodeId;
@@ -18,11 +21,16 @@ use rustls::{
 };
 use sha2::{Digest, Sha256};
 
+/// Subject O of the certificates of schedulers.
+const SCHEDULER: &str = "fabricbios-scheduler";
+
 /// The node of one link: the one that the caller named, else the first one that answered.
 #[derive(Debug, Default)]
 pub(crate) struct Pin {
     named: Option<NodeId>,
     answered: OnceLock<NodeId>,
+    /// Whether the certificate of the last completed handshake is one of a scheduler.
+    scheduler: AtomicBool,
     /// The node that the last handshake refused.
     refused: Mutex<Option<NodeId>>,
 }
@@ -40,11 +48,19 @@ impl Pin {
         self.answered.get().copied()
     }
 
+    /// Whether a scheduler has completed the last handshake.
+    pub(crate) fn is_scheduler(&self) -> bool {
+        self.scheduler.load(Ordering::Relaxed)
+    }
+
     /// Keeps the node of a completed handshake. `None`: the node has no certificate, which the verifier does not allow.
     pub(crate) fn keep(&self, connection: &Connection) -> Option<NodeId> {
         let identity = connection.peer_identity()?;
         let chain = identity.downcast::<Vec<CertificateDer<'static>>>().ok()?;
-        let id = NodeId(key_digest(chain.first()?)?);
+        let certificate = chain.first()?;
+        let id = NodeId(key_digest(certificate)?);
+        self.scheduler
+            .store(is_of_scheduler(certificate), Ordering::Relaxed);
         Some(*self.answered.get_or_init(|| id))
     }
 
@@ -87,6 +103,17 @@ pub(crate) fn not_the_named(found: NodeId, at: impl std::fmt::Display, named: No
 pub(crate) fn key_digest(certificate: &CertificateDer<'_>) -> Option<[u8; 32]> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
     Some(Sha256::digest(parsed.public_key().raw).into())
+}
+
+/// Whether the only O of the subject is that of schedulers.
+fn is_of_scheduler(certificate: &CertificateDer<'_>) -> bool {
+    let Ok((_, parsed)) = x509_parser::parse_x509_certificate(certificate) else {
+        return false;
+    };
+    let mut names = parsed.subject().iter_organization();
+    let (first, second) = (names.next(), names.next());
+    let first = first.and_then(|it| it.as_str().ok());
+    first == Some(SCHEDULER) && second.is_none()
 }
 
 /// Accepts the certificates that [`WebPkiServerVerifier`] accepts, of the node that the pin allows.

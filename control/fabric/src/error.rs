@@ -91,6 +91,8 @@ pub enum FileProblem {
     OtherCopy,
     #[error("the file is no identity of a node")]
     NotANode,
+    #[error("the file is no identity of a scheduler")]
+    NotAScheduler,
     #[error("the file is no operator's identity")]
     NotAnOperator,
     #[error("the node has joined fabric {0}, whose CA is elsewhere")]

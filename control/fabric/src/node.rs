@@ -7,6 +7,7 @@
 
 mod join;
 mod renew;
+mod scheduler;
 
 use std::{
     fs, io,
@@ -40,7 +41,8 @@ pub(crate) const ADMIN: &str = "admin.identity";
 /// The next start replaces an operator identity that is valid for less than this.
 const ADMIN_LEFT_MIN: Duration = Duration::from_secs(30 * 86_400);
 
-/// The identity of a node: its key, its certificate in a fabric, and those of its former fabrics.
+/// The identity of a node: its key, its certificate in a fabric, and those of its former fabrics. Or that of a scheduler,
+/// which has one fabric.
 #[derive(Debug)]
 pub struct Fabric {
     key: NodeKey,
@@ -49,6 +51,7 @@ pub struct Fabric {
     certified: Vec<Certified>,
     /// The fabric of the first start.
     home: FabricId,
+    role: Role,
     /// The node's own authority. A node that has joined a fabric has none.
     ca: Option<Arc<Ca>>,
     admin_identity: Option<PathBuf>,
@@ -131,6 +134,7 @@ impl Fabric {
             id: node.id,
             home: home.unwrap_or(node.certified.fabric),
             certified: vec![node.certified],
+            role: Role::Node,
             ca: Some(Arc::new(ca)),
             admin_identity: Some(admin_identity),
             new,
@@ -161,6 +165,12 @@ impl Fabric {
     #[must_use]
     pub fn ca(&self) -> Option<&Arc<Ca>> {
         self.ca.as_ref()
+    }
+
+    /// Whose identity it is: a node's, or a scheduler's.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.role
     }
 
     /// The key of the node.
@@ -216,11 +226,17 @@ impl Fabric {
             not_after,
         } = Subject::from_certificate(certificate)?;
         let fabric = self.signer(certificate)?;
+        let labels = match role {
+            Role::Node => subject::labels(certificate)?,
+            Role::Tenant | Role::Operator | Role::Scheduler => Vec::new(),
+        };
         Ok(Peer {
             principal: Principal {
                 tenant: tenant_key(&name, fabric, self.home),
                 role,
             },
+            key: subject::node_id(&subject::public_key_info(certificate)?),
+            labels,
             fabric,
             not_after,
         })
@@ -362,8 +378,13 @@ fn make_node(
 
 /// Reads the text of a node's identity.
 fn node(text: &str) -> Result<Node, FileProblem> {
+    member(text, Role::Node)
+}
+
+/// Reads the text of the identity of a member with this role.
+fn member(text: &str, role: Role) -> Result<Node, FileProblem> {
     let (certificate, ca, key) = pem::parts(text.as_bytes())?;
-    let info = key_of_node(&certificate)?;
+    let info = key_of(&certificate, role)?;
     check_pair(&certificate, &key)?;
     Ok(Node {
         key: NodeKey(key),
@@ -387,9 +408,15 @@ fn check_pair(
 
 /// The public key of a node's certificate.
 fn key_of_node(certificate: &CertificateDer<'_>) -> Result<Vec<u8>, FileProblem> {
+    key_of(certificate, Role::Node)
+}
+
+/// The public key of a certificate, which must be of this role.
+fn key_of(certificate: &CertificateDer<'_>, role: Role) -> Result<Vec<u8>, FileProblem> {
     match Subject::from_certificate(certificate)?.role {
-        Role::Node => Ok(subject::public_key_info(certificate)?),
-        Role::Tenant | Role::Operator | Role::Scheduler => Err(FileProblem::NotANode),
+        found if found == role => Ok(subject::public_key_info(certificate)?),
+        _ if role == Role::Scheduler => Err(FileProblem::NotAScheduler),
+        _ => Err(FileProblem::NotANode),
     }
 }
 

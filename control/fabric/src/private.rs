@@ -9,6 +9,13 @@ use crate::{
     node::{damaged, io_error},
 };
 
+/// Refuses a secret that another user can read, or in whose directory another user can write.
+pub(crate) fn check_file(path: &Path) -> Result<(), IdentityError> {
+    let directory = path.parent().filter(|it| *it != Path::new(""));
+    look(directory.unwrap_or(Path::new(".")), WRITES, "write")?;
+    look(path, ANYTHING, "read")
+}
+
 /// Mode bits for writing by others, and for any access by others.
 const WRITES: u32 = 0o022;
 const ANYTHING: u32 = 0o077;

@@ -23,6 +23,10 @@ pub struct Principal {
 pub struct Peer {
     /// The caller.
     pub principal: Principal,
+    /// SHA-256 of the SubjectPublicKeyInfo of the certificate: a node's id.
+    pub key: NodeId,
+    /// The labels that the CA has signed for a node; others have none.
+    pub labels: Vec<Label>,
     /// The fabric whose CA has signed the certificate.
     pub fabric: FabricId,
     /// End of the certificate. Requests are refused after it, also on an open connection.

@@ -71,6 +71,11 @@ pub struct Requested {
 impl Requested {
     pub(crate) fn by(request: &LeaseAllocRequest) -> Option<Self> {
         let token = request.request_token?;
+        // A node ignores whether the client would follow a redirect.
+        let request = LeaseAllocRequest {
+            follows_redirect: false,
+            ..request.clone()
+        };
         let sum = Crc::<u64>::new(&CRC_64_XZ).checksum(&request.payload());
         Some(Self { token, sum })
     }

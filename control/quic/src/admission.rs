@@ -11,7 +11,7 @@ use std::{
 use fabricbios_fabric::Principal;
 use fabricbios_wire::Role;
 
-/// The part by which operators may exceed a limit: an eighth. The role of a peer is known only after its handshake;
+/// The part by which operators and nodes may exceed a limit: an eighth. The role of a peer is known only after its handshake;
 /// until then every peer counts as an operator.
 const OPERATORS_PART: usize = 8;
 
@@ -24,6 +24,8 @@ pub struct Limits {
     pub connections_per_source_max: usize,
     /// Connections with certificates of one tenant.
     pub connections_per_tenant_max: usize,
+    /// Connections with certificates of nodes, which may exceed the first two limits as operators may.
+    pub nodes_max: usize,
     /// Requests that one connection may have open. Its streams to sessions come on top.
     pub requests_per_connection_max: u32,
     /// Streams to sessions of GPUs.
@@ -47,6 +49,7 @@ impl Default for Limits {
             connections_max: 4_096,
             connections_per_source_max: 512,
             connections_per_tenant_max: 1_024,
+            nodes_max: 64,
             requests_per_connection_max: 128,
             session_streams_max: 512,
             session_streams_per_tenant_max: 128,
@@ -175,7 +178,7 @@ impl Place {
             give_back(&mut counts.unvalidated, &self.source);
             self.is_validated = true;
         }
-        let is_bounded = peer.role != Role::Operator;
+        let is_bounded = !matches!(peer.role, Role::Operator | Role::Node);
         if is_bounded && counts.all > limits.connections_max {
             return Err(Full::Node);
         }
@@ -184,13 +187,17 @@ impl Place {
         }
         let here = (peer.clone(), self.source);
         let here_max = match peer.role {
-            Role::Operator => usize::MAX,
-            Role::Tenant | Role::Node | Role::Scheduler => source_max.div_ceil(2),
+            // All nodes of a fabric have one name, and may be in one network.
+            Role::Operator | Role::Node => usize::MAX,
+            Role::Tenant | Role::Scheduler => source_max.div_ceil(2),
         };
         if !take(&mut counts.by_tenant_and_source, here.clone(), here_max) {
             return Err(Full::TenantAtSource);
         }
-        let max = limits.connections_per_tenant_max;
+        let max = match peer.role {
+            Role::Node => limits.nodes_max,
+            Role::Tenant | Role::Operator | Role::Scheduler => limits.connections_per_tenant_max,
+        };
         if !take(&mut counts.by_tenant, peer.clone(), max) {
             give_back(&mut counts.by_tenant_and_source, &here);
             return Err(Full::Tenant);

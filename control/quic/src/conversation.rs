@@ -13,7 +13,7 @@ use quinn::{Connection, RecvStream, SendStream, VarInt};
 use tokio::{sync::oneshot, time::timeout};
 
 use crate::{
-    PeerRequest, close,
+    PeerRequest, RequestPeer, close,
     frame::{Frame, Received},
     gpu_stream::Windows,
     rights,
@@ -27,6 +27,7 @@ pub(crate) const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Conversation {
     pub(crate) shared: Arc<ServerState>,
     pub(crate) peer: Peer,
+    of_peer: RequestPeer,
     local_ip: Option<IpAddr>,
     pub(crate) remote: SocketAddr,
     pub(crate) windows: Arc<Windows>,
@@ -37,11 +38,13 @@ impl Conversation {
         shared: &Arc<ServerState>,
         connection: &Connection,
         peer: &Peer,
+        of_peer: &RequestPeer,
         windows: &Arc<Windows>,
     ) -> Self {
         Self {
             shared: Arc::clone(shared),
             peer: peer.clone(),
+            of_peer: of_peer.clone(),
             local_ip: connection.local_ip().map(|ip| ip.to_canonical()),
             remote: connection.remote_address(),
             windows: Arc::clone(windows),
@@ -83,6 +86,7 @@ impl Conversation {
                 role,
                 ..self.peer.principal
             },
+            peer: self.of_peer,
             listen: self.shared.listen,
             local_ip: self.local_ip,
             request,

@@ -26,4 +26,10 @@ impl Membership {
     pub fn replace(&self, fabric: Fabric) {
         self.0.send_replace(Arc::new(fabric));
     }
+
+    /// Tells of each change of the identity.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<Arc<Fabric>> {
+        self.0.subscribe()
+    }
 }

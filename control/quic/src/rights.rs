@@ -15,6 +15,8 @@ enum Needs {
     Grant,
     /// The role of an operator in the node's present fabric.
     Operation,
+    /// A scheduler to answer it.
+    Scheduler,
 }
 
 fn needs(request: MessageType) -> Needs {
@@ -32,10 +34,11 @@ fn needs(request: MessageType) -> Needs {
         | MessageType::FenceList
         | MessageType::FenceClear
         | MessageType::IdentityIssue => Needs::Operation,
+        MessageType::NodeReport | MessageType::NodeList => Needs::Scheduler,
     }
 }
 
-/// The role in which the peer's request is decided: an operator of a former fabric has the rights of a tenant.
+/// The role in which the peer's request to the server with this identity is decided. At a node an operator of a former fabric has the rights of a tenant.
 ///
 /// # Errors
 /// If the peer may not send such a request, whatever it is about.
@@ -44,10 +47,14 @@ pub(crate) fn role_for(
     peer: &Peer,
     fabric: &Fabric,
 ) -> Result<Role, Refusal> {
+    if fabric.role() == Role::Scheduler {
+        return role_at_scheduler(request, peer.principal.role);
+    }
     let is_former = peer.fabric != fabric.id();
     match (peer.principal.role, needs(request)) {
         (Role::Operator, Needs::Membership) if is_former => Ok(Role::Tenant),
         (role, Needs::Membership) => Ok(role),
+        (_, Needs::Scheduler) => Err(no_scheduler(request, fabric)),
         (role @ (Role::Node | Role::Scheduler), _) => Err(of_member(role)),
         (_, Needs::Grant) | (Role::Operator, Needs::Operation) if is_former => {
             Err(former(peer, fabric))
@@ -55,6 +62,30 @@ pub(crate) fn role_for(
         (Role::Operator, _) if is_former => Ok(Role::Tenant),
         (role @ (Role::Tenant | Role::Operator), _) => Ok(role),
     }
+}
+
+/// A scheduler knows nodes and has no lease.
+fn role_at_scheduler(request: MessageType, role: Role) -> Result<Role, Refusal> {
+    match (request, role) {
+        (MessageType::Ping | MessageType::GetIdentity, _)
+        | (MessageType::LeaseAlloc | MessageType::NodeList, Role::Tenant | Role::Operator)
+        | (MessageType::NodeReport, Role::Node) => Ok(role),
+        (MessageType::LeaseAlloc | MessageType::NodeList, _) => Err(of_member(role)),
+        (MessageType::NodeReport, _) => Err(not_permitted(format!(
+            "the identity is of a {role}: only a node reports to a scheduler, with the identity in its state directory"
+        ))),
+        _ => Err(not_permitted(format!(
+            "this is a scheduler, which has no lease and no resource and does not answer {request}: ask the node that has the \
+             lease or resource; `node list` at the scheduler names the nodes"
+        ))),
+    }
+}
+
+fn no_scheduler(request: MessageType, fabric: &Fabric) -> Refusal {
+    let (node, fabric) = (fabric.node_id(), fabric.id());
+    not_permitted(format!(
+        "{request} is for a scheduler, and this is node {node}: ask the scheduler of fabric {fabric}"
+    ))
 }
 
 /// Whether the peer may open a session of a lease.
@@ -90,13 +121,14 @@ fn not_permitted(message: String) -> Refusal {
 mod tests {
     use std::time::SystemTime;
 
-    use fabricbios_fabric::{FabricId, Principal};
+    use fabricbios_fabric::{FabricDirectory, FabricId, Principal};
+    use fabricbios_wire::NodeId;
 
     use super::*;
 
     /// How the request of each of [`COLUMNS`] is decided: `T`, `O`: as a tenant's or an operator's; `m`: as a member's;
     /// `-`: refused.
-    const TABLE: [(MessageType, [char; 6]); 14] = [
+    const AT_NODE: [(MessageType, [char; 6]); 16] = [
         (MessageType::Ping, ['T', 'O', 'm', 'm', 'T', 'T']),
         (MessageType::GetIdentity, ['T', 'O', 'm', 'm', 'T', 'T']),
         (MessageType::GetInventory, ['T', 'O', '-', '-', 'T', 'T']),
@@ -111,6 +143,28 @@ mod tests {
         (MessageType::FenceList, ['T', 'O', '-', '-', 'T', '-']),
         (MessageType::FenceClear, ['T', 'O', '-', '-', 'T', '-']),
         (MessageType::IdentityIssue, ['T', 'O', '-', '-', 'T', '-']),
+        (MessageType::NodeReport, ['-', '-', '-', '-', '-', '-']),
+        (MessageType::NodeList, ['-', '-', '-', '-', '-', '-']),
+    ];
+
+    /// The same at a scheduler. It has no former fabric.
+    const AT_SCHEDULER: [(MessageType, [char; 4]); 16] = [
+        (MessageType::Ping, ['T', 'O', 'm', 'm']),
+        (MessageType::GetIdentity, ['T', 'O', 'm', 'm']),
+        (MessageType::GetInventory, ['-', '-', '-', '-']),
+        (MessageType::LeaseAlloc, ['T', 'O', '-', '-']),
+        (MessageType::LeaseRenew, ['-', '-', '-', '-']),
+        (MessageType::LeaseQuery, ['-', '-', '-', '-']),
+        (MessageType::LeaseFree, ['-', '-', '-', '-']),
+        (MessageType::LeaseList, ['-', '-', '-', '-']),
+        (MessageType::LeaseBind, ['-', '-', '-', '-']),
+        (MessageType::LeaseRotate, ['-', '-', '-', '-']),
+        (MessageType::LeaseRevoke, ['-', '-', '-', '-']),
+        (MessageType::FenceList, ['-', '-', '-', '-']),
+        (MessageType::FenceClear, ['-', '-', '-', '-']),
+        (MessageType::IdentityIssue, ['-', '-', '-', '-']),
+        (MessageType::NodeReport, ['-', '-', 'm', '-']),
+        (MessageType::NodeList, ['T', 'O', '-', '-']),
     ];
 
     const COLUMNS: [(Role, bool); 6] = [
@@ -122,44 +176,92 @@ mod tests {
         (Role::Operator, true),
     ];
 
-    #[test]
-    fn each_role_has_its_requests_and_no_others() {
-        let directory = tempfile::tempdir().unwrap();
-        let now = SystemTime::now();
-        let fabric = Fabric::open_or_create(directory.path(), now).unwrap();
-        let peer = |role, is_former| Peer {
+    fn peer(role: Role, fabric: FabricId) -> Peer {
+        Peer {
             principal: Principal {
                 tenant: "blue".into(),
                 role,
             },
-            fabric: match is_former {
-                true => FabricId([0; 16]),
-                false => fabric.id(),
-            },
-            not_after: now,
-        };
-        let listed: Vec<MessageType> = TABLE.iter().map(|(request, _)| *request).collect();
+            key: NodeId([0; 32]),
+            labels: Vec::new(),
+            fabric,
+            not_after: SystemTime::now(),
+        }
+    }
+
+    fn node() -> (tempfile::TempDir, Fabric) {
+        let directory = tempfile::tempdir().unwrap();
+        let fabric = Fabric::open_or_create(directory.path(), SystemTime::now()).unwrap();
+        (directory, fabric)
+    }
+
+    fn peers_of(fabric: &Fabric) -> [Peer; 6] {
+        COLUMNS.map(|(role, is_former)| match is_former {
+            true => peer(role, FabricId([0; 16])),
+            false => peer(role, fabric.id()),
+        })
+    }
+
+    #[track_caller]
+    fn check<const N: usize>(table: &[(MessageType, [char; N])], fabric: &Fabric) {
+        let listed: Vec<MessageType> = table.iter().map(|(request, _)| *request).collect();
         assert_eq!(listed, MessageType::ALL);
-        for (request, row) in TABLE {
-            for ((role, is_former), expected) in COLUMNS.into_iter().zip(row) {
-                let decided = match role_for(request, &peer(role, is_former), &fabric) {
+        for (request, row) in table {
+            for (peer, expected) in peers_of(fabric).iter().zip(row) {
+                let decided = match role_for(*request, peer, fabric) {
                     Ok(Role::Tenant) => 'T',
                     Ok(Role::Operator) => 'O',
                     Ok(Role::Node | Role::Scheduler) => 'm',
                     Err(refusal) => {
                         assert_eq!(refusal.error, LeaseError::NotPermitted);
+                        assert_eq!(refusal.class, RefusalClass::Policy);
                         '-'
                     }
                 };
-                assert_eq!(
-                    decided, expected,
-                    "{request:?} of a {role}, former: {is_former}"
-                );
+                assert_eq!(decided, *expected, "{request:?} of {peer:?}");
             }
         }
-        for (role, is_former) in COLUMNS {
+    }
+
+    #[test]
+    fn each_role_has_its_requests_at_a_node_and_no_others() {
+        let (_directory, node) = node();
+        check(&AT_NODE, &node);
+        for peer in peers_of(&node) {
+            let role = peer.principal.role;
             let may = matches!(role, Role::Tenant | Role::Operator);
-            assert_eq!(check_session(&peer(role, is_former)).is_ok(), may, "{role}");
+            assert_eq!(check_session(&peer).is_ok(), may, "{role}");
         }
+    }
+
+    #[test]
+    fn each_role_has_its_requests_at_a_scheduler_and_no_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let now = SystemTime::now();
+        let made = FabricDirectory::init(directory.path(), now).unwrap();
+        let scheduler = Fabric::open_scheduler(&made.scheduler_identity(), now).unwrap();
+        check(&AT_SCHEDULER, &scheduler);
+    }
+
+    #[test]
+    fn who_asks_the_wrong_server_learns_whom_to_ask() {
+        let (_directory, node) = node();
+        let why = |request, role| {
+            let refused = role_for(request, &peer(role, node.id()), &node);
+            refused.unwrap_err().message
+        };
+        for (request, role) in [
+            (MessageType::NodeReport, Role::Node),
+            (MessageType::NodeList, Role::Tenant),
+        ] {
+            let why = why(request, role);
+            assert!(why.contains("the scheduler of fabric"), "{why}");
+        }
+        let at_scheduler = role_at_scheduler(MessageType::LeaseRenew, Role::Tenant);
+        let why = at_scheduler.unwrap_err().message;
+        assert!(
+            why.contains("LEASE_RENEW") && why.contains("`node list`"),
+            "{why}"
+        );
     }
 }

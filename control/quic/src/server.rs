@@ -7,7 +7,10 @@ use std::{
     error::Error,
     io,
     net::{IpAddr, SocketAddr, UdpSocket},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
@@ -22,7 +25,7 @@ use tokio::{
 };
 
 use crate::{
-    Limits, Membership, SessionConnector,
+    Limits, Membership, PeerConnection, RequestPeer, SessionConnector,
     admission::{Admission, Full, Place},
     close,
     conversation::Conversation,
@@ -38,8 +41,10 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// A request of an authenticated peer. If `reply` is dropped, the peer receives the refusal that the node is stopping.
 #[derive(Debug)]
 pub struct PeerRequest {
-    /// The peer.
+    /// Who asks, and in which role.
     pub principal: Principal,
+    /// The certificate and the connection of who asks.
+    pub peer: RequestPeer,
     /// The address that the node listens on, which may be a wildcard.
     pub listen: SocketAddr,
     /// The local address that the peer reached, if the kernel provided it: a node that listens on a wildcard puts it
@@ -89,6 +94,7 @@ pub(crate) struct ServerState {
     pub(crate) sessions: Arc<SessionPlaces>,
     pub(crate) connector: Arc<dyn SessionConnector>,
     pub(crate) membership: Membership,
+    next_connection: AtomicU64,
     served: Served,
 }
 
@@ -138,6 +144,7 @@ impl Server {
             on_request,
             connector,
             membership: membership.clone(),
+            next_connection: AtomicU64::new(1),
             served: Served(Mutex::new((fabric, Arc::new(config)))),
         });
         let (stop, stopping) = watch::channel(false);
@@ -309,6 +316,13 @@ async fn serve_streams(
 ) {
     let mut streams = JoinSet::new();
     let windows = Windows::of(&connection, &shared.limits);
+    let number = shared.next_connection.fetch_add(1, Ordering::Relaxed);
+    let (of_peer, until_end) = PeerConnection::new(number, connection.remote_address());
+    let of_peer = RequestPeer {
+        key: peer.key,
+        labels: peer.labels.clone().into(),
+        connection: of_peer,
+    };
     let (code, reason) = loop {
         tokio::select! {
             _ = stop.changed() => break (close::SHUTTING_DOWN, "the node is shutting down"),
@@ -317,7 +331,7 @@ async fn serve_streams(
                     break (close::EXPIRED, "the certificate has expired");
                 }
                 Ok((send, recv)) => {
-                    let conversation = Conversation::new(shared, &connection, &peer, &windows);
+                    let conversation = Conversation::new(shared, &connection, &peer, &of_peer, &windows);
                     streams.spawn(conversation.answer(send, recv));
                 }
                 Err(_) => break (close::DONE, ""),
@@ -325,6 +339,7 @@ async fn serve_streams(
             Some(_) = streams.join_next() => {}
         }
     };
+    drop(until_end);
     while streams.join_next().await.is_some() {}
     connection.close(VarInt::from_u32(code), reason.as_bytes());
 }

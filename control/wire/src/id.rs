@@ -84,7 +84,7 @@ fn digits<const BYTES: usize>(text: &str) -> Result<[u8; BYTES], ParseIdError> {
 }
 
 /// A node: SHA-256 of its public key (SubjectPublicKeyInfo, DER).
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub [u8; 32]);
 
 readable!(NodeId, [u8; 32], |it| it.0, |it| Some(Self(it)));

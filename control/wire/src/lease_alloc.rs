@@ -45,6 +45,7 @@ pub(crate) fn read(r: &mut Reader<'_>) -> Decoded<LeaseAllocRequest> {
         transport: constraints::find_transport(&params)?.unwrap_or_default(),
         rotate_on_renew: params.flag(tag::LEASE_ROTATE_ON_RENEW)?,
         request_token: constraints::find_request_token(&params)?,
+        follows_redirect: params.flag(tag::LEASE_REDIRECT)?,
         ..LeaseAllocRequest::new(resource_type, capacity, lease_secs)
     };
     let terms = LeaseTerms::find_all(&params)?;
@@ -84,4 +85,5 @@ fn write_params(w: &mut Writer, request: &LeaseAllocRequest) {
     constraints::write_transport(w, (transport != Default::default()).then_some(transport));
     constraints::write_rotate_on_renew(w, request.rotate_on_renew);
     constraints::write_request_token(w, request.request_token);
+    w.tlv_if(tag::LEASE_REDIRECT, request.follows_redirect.then_some([1]));
 }

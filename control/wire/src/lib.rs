@@ -26,6 +26,7 @@ mod data_plane;
 mod endpoint;
 mod error;
 mod flat;
+mod fleet;
 mod frame;
 mod id;
 mod inventory_tlv;

@@ -15,6 +15,16 @@ pub const LEASES_PER_PAGE_MAX: usize = 128;
 pub const FENCES_MAX: usize = 128;
 /// Bytes of a fence's reason; longer ones are cut at a character when they are encoded.
 pub const FENCE_REASON_BYTES_MAX: usize = 400;
+/// Candidates of a redirect: a client asks one after the other.
+pub const CANDIDATES_MAX: usize = 8;
+/// Nodes of one NODE_LIST page. Large inventories fill a page earlier.
+pub const NODES_PER_PAGE_MAX: usize = 256;
+/// Bytes of the inventory of a NODE_REPORT: with its node it fits a page of NODE_LIST.
+pub const REPORT_BYTES_MAX: usize = 57_344;
+/// Labels of a node's certificate.
+pub const LABELS_MAX: usize = 16;
+/// Bytes of a label, `NAME=VALUE`.
+pub const LABEL_BYTES_MAX: usize = 255;
 /// Bytes of a refusal's message; longer ones are cut at a character when they are encoded.
 pub const REFUSAL_MESSAGE_BYTES_MAX: usize = 1_024;
 /// Entries of a flat inventory: 1,800 × 36 bytes fit one payload.

@@ -39,6 +39,10 @@ words! {
         FenceClear = 0x0301, "FENCE_CLEAR";
         /// Asks for a signed certificate (operator).
         IdentityIssue = 0x0400, "IDENTITY_ISSUE";
+        /// Tells a scheduler what the node has (node).
+        NodeReport = 0x0500, "NODE_REPORT";
+        /// Asks a scheduler for the nodes of its fabric.
+        NodeList = 0x0501, "NODE_LIST";
     }
 }
 
@@ -104,6 +108,60 @@ pub enum Request {
     FenceClear(ResourceId),
     /// IDENTITY_ISSUE.
     IdentityIssue(IssueRequest),
+    /// NODE_REPORT.
+    NodeReport(NodeReport),
+    /// NODE_LIST: the nodes with ids above this one; all zero for the first page.
+    NodeList(NodeId),
+}
+
+/// NODE_REPORT: what a node has now. It replaces the node's report before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
+pub struct NodeReport {
+    /// 1 in the first report of a connection, and one more in each report after it.
+    pub sequence: u64,
+    /// Where clients reach the node.
+    pub endpoint: Endpoint,
+    /// The resources, at most [`crate::REPORT_BYTES_MAX`] bytes.
+    pub inventory: ResourceInventory,
+}
+
+/// A node, as its scheduler knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
+pub struct FleetNode {
+    /// The node.
+    pub node_id: NodeId,
+    /// Where clients reach it.
+    pub endpoint: Endpoint,
+    /// Since when it reports over its present connection, milliseconds of the scheduler's wall clock.
+    pub since_unix_ms: u64,
+    /// The labels of its certificate, `NAME=VALUE`.
+    pub labels: Vec<String>,
+    /// Its last report.
+    pub inventory: ResourceInventory,
+}
+
+/// One page of NODE_LIST.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
+pub struct FleetPage {
+    /// The nodes, by ascending id.
+    pub nodes: Vec<FleetNode>,
+    /// Ask for the nodes above this id; `None`: this is the last page.
+    pub next: Option<NodeId>,
+}
+
+/// A node that may grant what a scheduler was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
+pub struct Candidate {
+    /// The node: no other may answer at the endpoint.
+    pub node_id: NodeId,
+    /// Where it is reached.
+    pub endpoint: Endpoint,
+    /// The resource to ask for.
+    pub resource_id: ResourceId,
 }
 
 words! {
@@ -167,6 +225,8 @@ pub enum Reply {
     Lease(LeaseInfo),
     /// LEASE_LIST.
     Leases(LeasePage),
+    /// LEASE_ALLOC, from a scheduler: who may grant it, the best first; at least one.
+    Redirect(Vec<Candidate>),
     /// LEASE_REVOKE.
     Revoked(RevokeOutcome),
     /// FENCE_LIST.
@@ -180,6 +240,10 @@ pub enum Reply {
         /// The certificate of the CA that signed it.
         ca_pem: String,
     },
+    /// NODE_REPORT: taken.
+    Reported,
+    /// NODE_LIST.
+    Nodes(FleetPage),
 }
 
 /// The answer to a request.

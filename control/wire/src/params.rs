@@ -25,6 +25,8 @@ pub struct LeaseAllocRequest {
     /// 0x090E: a repeat of this request with the same token gets the same lease. Absent: each request gets a lease of
     /// its own.
     pub request_token: Option<RequestToken>,
+    /// 0x090F: the client follows a redirect of a scheduler. A node ignores it.
+    pub follows_redirect: bool,
     /// The kind, and the terms that only this kind has.
     pub terms: LeaseTerms,
     /// Terms of other kinds, as received from a peer, in the order of [`ResourceType`]. Plain terms are left out. A
@@ -45,6 +47,7 @@ impl LeaseAllocRequest {
             transport: Transport::Auto,
             rotate_on_renew: false,
             request_token: None,
+            follows_redirect: false,
             terms: LeaseTerms::plain(resource_type),
             foreign: Vec::new(),
         }

@@ -6,21 +6,37 @@ use crate::{
     Answer, Epoch, FENCE_REASON_BYTES_MAX, FENCES_MAX, Fence, InventoryForm, LeaseError, LeaseId,
     MessageType, NodeId, NodeIdentity, PEM_BYTES_MAX, REFUSAL_MESSAGE_BYTES_MAX, Refusal,
     RefusalClass, Reply, ResourceType, RevokeOutcome, Role, TENANT_BYTES_MAX, VERSION_BYTES_MAX,
-    endpoint, error, flat, lease_info,
+    endpoint, error, flat, fleet, lease_info,
     read::{Decoded, Reader, invalid_args},
     structured, tag,
     write::{Writer, cut},
 };
 
 const SUCCESS: u16 = 0;
+/// The status of an answer to LEASE_ALLOC with candidates.
+const REDIRECT: u16 = 15;
 /// Bytes of a fence with an empty reason.
 const FENCE_MIN_LEN: usize = 16 + 2 + 16 + 8 + 4;
 
 pub(crate) fn read(
-    message_type: impl FnOnce() -> Decoded<MessageType>,
+    message_type: impl Fn() -> Decoded<MessageType>,
     r: &mut Reader<'_>,
 ) -> Decoded<Answer> {
-    read_outcome(r, |r| read_reply(message_type()?, r))
+    let at = r.offset();
+    match r.u16("status")? {
+        SUCCESS => read_reply(message_type()?, r).map(Ok),
+        REDIRECT if message_type()? == MessageType::LeaseAlloc => read_redirect(r).map(Ok),
+        code => read_refused(at, code, r).map(Err),
+    }
+}
+
+fn read_redirect(r: &mut Reader<'_>) -> Decoded<Reply> {
+    let at = r.offset();
+    let candidates = fleet::read_candidates(r)?;
+    match candidates.is_empty() {
+        true => Err(invalid_args(at, "candidates", "1 to 8", error::number(0))),
+        false => Ok(Reply::Redirect(candidates)),
+    }
 }
 
 /// Reads `u16 status`, then the value with `read`, or a refusal.
@@ -31,10 +47,14 @@ pub(crate) fn read_outcome<T>(
     let at = r.offset();
     match r.u16("status")? {
         SUCCESS => read(r).map(Ok),
-        code => match LeaseError::from_code(code) {
-            Some(error) => read_refusal(error, r).map(Err),
-            None => Err(invalid_args(at, "status", "0 to 14", error::number(code))),
-        },
+        code => read_refused(at, code, r).map(Err),
+    }
+}
+
+fn read_refused(at: usize, code: u16, r: &mut Reader<'_>) -> Decoded<Refusal> {
+    match LeaseError::from_code(code) {
+        Some(error) => read_refusal(error, r),
+        None => Err(invalid_args(at, "status", "0 to 14", error::number(code))),
     }
 }
 
@@ -82,6 +102,8 @@ fn read_reply(message_type: MessageType, r: &mut Reader<'_>) -> Decoded<Reply> {
             certificate_pem: r.text(PEM_BYTES_MAX, "certificate_pem")?,
             ca_pem: r.text(PEM_BYTES_MAX, "ca_pem")?,
         },
+        MessageType::NodeReport => Reply::Reported,
+        MessageType::NodeList => Reply::Nodes(fleet::read_page(r)?),
     })
 }
 
@@ -136,17 +158,23 @@ pub(crate) fn fits(message_type: Option<MessageType>, answer: &Answer) -> bool {
                 | M::LeaseBind
                 | M::LeaseRotate
         ),
+        Reply::Redirect(candidates) => asked == M::LeaseAlloc && !candidates.is_empty(),
         Reply::Leases(_) => asked == M::LeaseList,
         Reply::Revoked(_) => asked == M::LeaseRevoke,
         Reply::Fences(_) => asked == M::FenceList,
         Reply::FenceCleared => asked == M::FenceClear,
         Reply::Issued { .. } => asked == M::IdentityIssue,
+        Reply::Reported => asked == M::NodeReport,
+        Reply::Nodes(_) => asked == M::NodeList,
     }
 }
 
 pub(crate) fn write(w: &mut Writer, answer: &Answer) {
     match answer {
-        Ok(reply) => write_reply(w.u16(SUCCESS), reply),
+        Ok(reply) => {
+            let is_redirect = matches!(reply, Reply::Redirect(_));
+            write_reply(w.u16(if is_redirect { REDIRECT } else { SUCCESS }), reply);
+        }
         Err(refusal) => write_refusal(w, refusal),
     }
 }
@@ -183,7 +211,9 @@ fn write_reply(w: &mut Writer, reply: &Reply) {
             w.u8(*outcome as u8);
         }
         Reply::Fences(fences) => write_fences(w, fences),
-        Reply::FenceCleared => (),
+        Reply::Redirect(candidates) => fleet::write_candidates(w, candidates),
+        Reply::FenceCleared | Reply::Reported => (),
+        Reply::Nodes(page) => fleet::write_page(w, page),
         Reply::Issued {
             certificate_pem,
             ca_pem,

@@ -3,8 +3,8 @@
 use alloc::{borrow::Cow, string::String};
 
 use crate::{
-    CSR_BYTES_MAX, DecodeError, InventoryForm, IssueRequest, LeaseId, MessageType,
-    ROTATE_OVERLAP_MS_MAX, Request, Role, TENANT_BYTES_MAX, error,
+    CSR_BYTES_MAX, DecodeError, InventoryForm, IssueRequest, LeaseId, MessageType, NodeId,
+    ROTATE_OVERLAP_MS_MAX, Request, Role, TENANT_BYTES_MAX, error, fleet,
     kinds::mem,
     lease_alloc,
     read::{Decoded, Reader, invalid_args},
@@ -32,6 +32,8 @@ impl Request {
             Self::FenceList => MessageType::FenceList,
             Self::FenceClear(_) => MessageType::FenceClear,
             Self::IdentityIssue(_) => MessageType::IdentityIssue,
+            Self::NodeReport(_) => MessageType::NodeReport,
+            Self::NodeList(_) => MessageType::NodeList,
         }
     }
 
@@ -77,6 +79,8 @@ pub(crate) fn read(message_type: MessageType, r: &mut Reader<'_>) -> Decoded<Req
         MessageType::FenceList => Request::FenceList,
         MessageType::FenceClear => Request::FenceClear(r.resource_id()?),
         MessageType::IdentityIssue => Request::IdentityIssue(read_issue(r)?),
+        MessageType::NodeReport => Request::NodeReport(fleet::read_report(r)?),
+        MessageType::NodeList => Request::NodeList(NodeId(r.array("after")?)),
     })
 }
 
@@ -175,5 +179,10 @@ pub(crate) fn write(w: &mut Writer, request: &Request) {
             .u32(issue.valid_secs)
             .bytes(issue.tenant.as_bytes())
             .bytes(&issue.csr_der),
+        Request::NodeReport(report) => {
+            fleet::write_report(w, report);
+            w
+        }
+        Request::NodeList(after) => w.raw(&after.0),
     };
 }

@@ -9,6 +9,9 @@ use crate::{
     write::Writer,
 };
 
+/// Bytes of an inventory without resources: node, five counts, and the length of the area.
+pub(crate) const MIN_LEN: usize = 32 + 8 + 4 + 5 * 2 + 4;
+
 /// An entry of a list: the id of a resource, then numbers.
 pub(crate) trait Entry: Sized {
     /// Bytes of one entry.

@@ -49,6 +49,8 @@ tags! {
     LEASE_ROTATE_ON_RENEW = 0x0905, "rotate on renew";
     /// `u128`, not zero.
     LEASE_REQUEST_TOKEN = 0x090E, "request token";
+    /// `u8`, 0 or 1.
+    LEASE_REDIRECT = 0x090F, "redirect";
     /// [`crate::Affinity`]; may repeat.
     LEASE_AFFINITY = 0x0910, "affinity";
     /// `u8`, [`crate::RefusalClass`].

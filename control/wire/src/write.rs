@@ -112,6 +112,25 @@ impl Writer {
         tlvs.iter().fold(self, |w, tlv| w.tlv(tlv.tag, tlv.value))
     }
 
+    /// `u32` length, then the bytes; not cut: more than `max` of them cannot be told.
+    pub(crate) fn bytes_at_most(&mut self, bytes: &[u8], max: usize) -> &mut Self {
+        self.counted_at_most(max, |w| {
+            w.raw(bytes);
+        })
+    }
+
+    /// `u32` length, then what `fill` writes; more than `max` bytes of it cannot be told.
+    pub(crate) fn counted_at_most(
+        &mut self,
+        max: usize,
+        fill: impl FnOnce(&mut Self),
+    ) -> &mut Self {
+        let at = self.out.len() + 4;
+        self.counted_u32(fill);
+        self.too_long |= self.out.len() - at > max;
+        self
+    }
+
     fn counted_u32(&mut self, fill: impl FnOnce(&mut Self)) -> &mut Self {
         let at = self.out.len();
         self.u32(0);

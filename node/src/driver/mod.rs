@@ -29,7 +29,7 @@ use fabricbios_wire::{
     Answer, AttachCode, Endpoint, InventoryForm, LeaseId, PeerChange, RdmaPeer, Refusal, Reply,
     Request, Role,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::{
     driver::{
@@ -145,6 +145,10 @@ pub struct Driver<E> {
     next_look: BootTime,
     /// The signal that leases of an earlier run are adopted or cut, and its latest time.
     settled: Option<(oneshot::Sender<()>, BootTime)>,
+    /// The signal that leases or resources may have changed.
+    changed: Option<watch::Sender<()>>,
+    /// They may have in this turn.
+    may_have_changed: bool,
 }
 
 impl<E: Environment> Driver<E> {
@@ -175,6 +179,8 @@ impl<E: Environment> Driver<E> {
             fenced_before: BTreeSet::new(),
             next_look: BootTime(0),
             settled: None,
+            changed: None,
+            may_have_changed: false,
         }
     }
 
@@ -182,6 +188,13 @@ impl<E: Environment> Driver<E> {
     #[must_use]
     pub fn with_settled_signal(mut self, settled: oneshot::Sender<()>) -> Self {
         self.settled = Some((settled, self.environment.now().boot + ADOPTION_PATIENCE));
+        self
+    }
+
+    /// Signals `changed` behind each turn in which leases or resources may have changed.
+    #[must_use]
+    pub fn with_change_signal(mut self, changed: watch::Sender<()>) -> Self {
+        self.changed = Some(changed);
         self
     }
 
@@ -267,6 +280,11 @@ impl<E: Environment> Driver<E> {
         }
         self.perform();
         self.check_journal(now.boot);
+        if std::mem::take(&mut self.may_have_changed)
+            && let Some(changed) = &self.changed
+        {
+            changed.send_replace(());
+        }
         Some(more_is_due || !self.released.is_empty() || !self.mailbox.is_empty())
     }
 
@@ -322,6 +340,8 @@ impl<E: Environment> Driver<E> {
     }
 
     fn apply(&mut self, input: Input) {
+        let only_looks = matches!(&input, Input::Request { request, .. } if only_looks(request));
+        self.may_have_changed |= !only_looks;
         match input {
             Input::Request {
                 requester,
@@ -469,6 +489,18 @@ impl Requester {
             tracing::debug!("a client went away before its answer");
         }
     }
+}
+
+/// Whether the request changes nothing.
+fn only_looks(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Ping(_)
+            | Request::GetInventory(_)
+            | Request::LeaseQuery(_)
+            | Request::LeaseList { .. }
+            | Request::FenceList
+    )
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ pub(crate) mod membership;
 pub mod program;
 mod program_memory;
 mod ready;
+mod reports;
 pub mod run;
 pub mod service;
 pub(crate) mod state_dir;

@@ -1,6 +1,6 @@
 //! The daemon's run: one daemon for each state directory, started from a command line and stopped by signals.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use anyhow::Context;
 use fabricbios_control::Membership;
@@ -18,6 +18,9 @@ use crate::{
     settings::{OnStop, Settings},
     watchdog::Watchdog,
 };
+
+/// How long the end waits for threads of the control plane.
+const RUNTIME_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Runs `control-server` until a signal stops it.
 ///
@@ -85,6 +88,8 @@ pub fn control_server(settings: &Settings) -> anyhow::Result<()> {
         // In reverse order of opening.
         close.into_iter().rev().for_each(|close| close());
     }
+    // A name service that does not answer a reporter must not keep the lock of the state directory.
+    runtime.shutdown_timeout(RUNTIME_TIMEOUT);
     match told_to? {
         Told::Drain(uncut) if !uncut.is_empty() => Err(not_cut(&uncut, settings.state_dir())),
         Told::Drain(_) | Told::Keep | Told::StopAtOnce => Ok(()),

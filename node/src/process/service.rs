@@ -8,7 +8,10 @@ use anyhow::Context;
 use fabricbios_control::{Limits, Membership, Server};
 use fabricbios_lease::{Durability, EarlierRun, FenceRecord, LeaseRecord, LeaseTable, Now, Policy};
 use fabricbios_wire::{LeaseId, NodeId, ResourceId};
-use tokio::sync::oneshot;
+use tokio::{
+    sync::{oneshot, watch},
+    task::JoinSet,
+};
 
 use crate::{
     driver::{Driver, Input, Machine, dispatcher::Dispatcher, mailbox::Sender, requests::Requests},
@@ -25,7 +28,7 @@ use crate::{
         net,
         settings::KindSettings,
     },
-    process::clock,
+    process::{clock, reports::Reporter},
     settings::Settings,
 };
 
@@ -39,6 +42,8 @@ pub struct Service {
     driver: Sender<Input>,
     stopped: oneshot::Receiver<io::Result<Vec<LeaseId>>>,
     settled: Option<oneshot::Receiver<()>>,
+    /// The reports to schedulers.
+    reports: JoinSet<()>,
 }
 
 impl Service {
@@ -79,7 +84,7 @@ impl Service {
             node_id,
             epoch,
             advertise: settings.advertise,
-            detection,
+            detection: detection.clone(),
             driver: driver.clone(),
         };
         let server = Server::start(
@@ -94,13 +99,32 @@ impl Service {
             dispatcher,
             journal,
         };
-        let new = Driver::new(table, machine, inventory, mailbox);
-        let stopped = drive(new.with_settled_signal(tell_settled).with_changes(changes))?;
+        let mut new = Driver::new(table, machine, inventory, mailbox)
+            .with_settled_signal(tell_settled)
+            .with_changes(changes);
+        let mut reports = JoinSet::new();
+        if !settings.scheduler.is_empty() {
+            let (tell_changed, changed) = watch::channel(());
+            new = new.with_change_signal(tell_changed);
+            let reporter = Reporter {
+                membership: membership.clone(),
+                driver: driver.clone(),
+                detection,
+                listen: server.local_addr(),
+                advertise: settings.advertise,
+                changed,
+            };
+            for scheduler in &settings.scheduler {
+                reports.spawn(reporter.clone().run(scheduler.to_string()));
+            }
+        }
+        let stopped = drive(new)?;
         Ok(Self {
             server,
             driver,
             stopped,
             settled: Some(settled),
+            reports,
         })
     }
 
@@ -119,12 +143,15 @@ impl Service {
     }
 
     /// Starts to revoke every lease; [`Service::stopped`] returns when all leases are over.
-    pub fn drain(&self) {
+    pub fn drain(&mut self) {
+        // A node that grants nothing is no candidate: its connections to schedulers end.
+        self.reports.abort_all();
         self.driver.notify(Input::Drain);
     }
 
     /// Stops without revoking leases: the end of the process cuts them.
-    pub fn halt(&self) {
+    pub fn halt(&mut self) {
+        self.reports.abort_all();
         self.driver.notify(Input::Halt);
     }
 

@@ -8,6 +8,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     net::{IpAddr, SocketAddr},
+    num::NonZeroU16,
     path::{Path, PathBuf},
 };
 
@@ -37,6 +38,10 @@ pub struct Settings {
     /// has joined].
     #[arg(long, value_name = "DIR")]
     pub fabric_dir: Option<PathBuf>,
+
+    /// A scheduler of the node's fabric, which the node tells what it has, as HOST:PORT or ADDR:PORT; may repeat [default: none].
+    #[arg(long, value_name = "HOST:PORT", value_parser = scheduler)]
+    pub scheduler: Vec<String>,
 
     /// What endpoints say when the node listens on a wildcard [default: the address that the client
     /// reached].
@@ -101,6 +106,17 @@ pub enum OnStop {
     End,
     /// Each that would outlive a crash of the daemon stays.
     Keep,
+}
+
+/// Reads host and port of a scheduler.
+fn scheduler(text: &str) -> Result<String, BadValue> {
+    let bad = |why| Err(BadValue::Form(why, "192.0.2.10:5704"));
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<NonZeroU16>().is_ok() => {
+            Ok(text.to_owned())
+        }
+        _ => bad("a host and a port are expected"),
+    }
 }
 
 /// Reads an address that clients can reach.

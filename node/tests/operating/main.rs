@@ -14,6 +14,7 @@ mod joining;
 mod journal;
 mod local_socket;
 mod log_drops;
+mod placed;
 mod watchdog;
 
 use std::fs;

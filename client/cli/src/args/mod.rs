@@ -91,7 +91,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Args, c
 #[derive(Debug, Parser)]
 #[command(name = "fabricctl", version = env!("FABRICBIOS_VERSION"), after_help = AFTER_HELP, max_term_width = 100)]
 pub(crate) struct Args {
-    /// The node: HOST, HOST:PORT or `[IPV6]:PORT`
+    /// The node, or for new leases a scheduler: HOST, HOST:PORT or `[IPV6]:PORT`
     #[arg(long, global = true, env = ENV_NODE, default_value = DEFAULT_NODE, value_name = "ADDR",
           help_heading = NODE)]
     pub(crate) node: String,
@@ -144,6 +144,9 @@ pub(crate) enum Command {
     #[command(hide = true)]
     RunWatch(RunWatch),
     Perftest(Perftest),
+    /// Show the nodes of a fabric; --node names a scheduler of it
+    #[command(subcommand)]
+    Node(FleetNode),
     /// Show and clear fences: resources that were taken out of service
     #[command(subcommand)]
     Fence(Fence),
@@ -153,6 +156,18 @@ pub(crate) enum Command {
     /// Make a fabric of many nodes and sign its nodes, on this machine alone
     #[command(subcommand)]
     Fabric(Fabric),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum FleetNode {
+    /// Show the nodes that report to the scheduler, with the amounts that they have available
+    List,
+    /// Show the resources of one of them, by its last report
+    Show {
+        /// The id of the node, or its first digits, as `fabricctl node list` shows them
+        #[arg(value_name = "ID", value_parser = values::node_prefix)]
+        id: String,
+    },
 }
 
 #[derive(Debug, Subcommand)]

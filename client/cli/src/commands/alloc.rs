@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use fabricbios_client::{Node, lease_json};
+use fabricbios_client::{Granted, Node, lease_json};
 use fabricbios_wire::{
     AFFINITIES_MAX, LeaseAllocRequest, LeaseId, LeaseInfo, LeaseIntent, LeaseTerms, Request,
 };
@@ -11,7 +11,7 @@ use super::resource;
 use crate::{
     args::Term,
     failure::Failure,
-    json::{Object, field},
+    json::{Field, Object, field},
     kinds::{self, Alloc},
     lease_text,
     output::Output,
@@ -20,18 +20,47 @@ use crate::{
 pub(super) fn run(node: &Node, what: Alloc, output: Output) -> Result<(), Failure> {
     let request = what.request(node)?;
     let asked = request.capacity;
-    let info = node.alloc(request)?;
+    let lease = node.acquire(request)?;
     if !output.json {
-        warn_of_rounding(&info, asked);
+        warn_of_rounding(&lease.info, asked);
     }
-    let printed = output.print(&granted(&info, asked), || lease_text::full(&info));
-    printed.map_err(|failure| failure.and_message(&give_back(node, info.lease_id)))
+    let printed = output.print(&granted(&lease, asked), || {
+        lease_text::granted(&lease.info, other(&lease.node, node))
+    });
+    let printed = printed
+        .map_err(|failure| failure.and_message(&give_back(&lease.node, lease.info.lease_id)));
+    close_other(&lease.node, node);
+    printed
 }
 
-/// A new lease; with the requested capacity, if the granted one is larger.
-fn granted(info: &LeaseInfo, asked: u64) -> Object<'_> {
+/// A new lease with its node; with the requested capacity, if the granted one is larger.
+fn granted(lease: &Granted, asked: u64) -> Object<'_> {
+    let info = &lease.info;
     let asked = (info.capacity != asked).then_some(asked);
-    lease_json(info).with([field("asked_capacity", asked)])
+    lease_json(info)
+        .with(node_json(&lease.node))
+        .with([field("asked_capacity", asked)])
+}
+
+/// The node of a new lease. The names are a contract.
+pub(super) fn node_json(node: &Node) -> [Field<'_>; 2] {
+    [
+        field("node", node.address()),
+        field("node_id", node.id().map(|id| id.to_string())),
+    ]
+}
+
+/// The node of a new lease as text, if a scheduler was asked and has named it.
+pub(super) fn other(of_lease: &Node, asked: &Node) -> Option<String> {
+    let id = of_lease.id().filter(|id| Some(*id) != asked.id())?;
+    Some(format!("{} {id}", of_lease.address()))
+}
+
+/// Closes the connection to the node of a lease, if it is not that of the whole command.
+pub(super) fn close_other(of_lease: &Node, asked: &Node) {
+    if of_lease.id() != asked.id() {
+        of_lease.close();
+    }
 }
 
 /// Warns that the node has rounded the capacity up. The JSON has both numbers.

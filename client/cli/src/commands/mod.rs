@@ -13,6 +13,7 @@ mod lease;
 mod local;
 mod mem;
 mod mooncake;
+mod node;
 mod perftest;
 mod resource;
 mod run_watch;
@@ -43,7 +44,7 @@ use crate::{
 };
 
 pub(crate) use alloc::request_of;
-pub(crate) use resource::not_found;
+pub(crate) use resource::{all as all_resources, not_found};
 
 const NO_IDENTITY: &str = "no identity given; pass --identity FILE or set FABRICBIOS_IDENTITY: the \
     daemon wrote the first one to admin.identity in its state directory";
@@ -97,7 +98,10 @@ pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
         warn_of_readers(path);
     }
     let node = access.connect()?;
-    let topic = Topic::from(&command);
+    let topic = match node.is_scheduler() {
+        true => Topic::Scheduler,
+        false => Topic::from(&command),
+    };
     let done = dispatch(&node, path, command, output).map_err(|failure| failure.with_hint(topic));
     node.close();
     done
@@ -158,6 +162,7 @@ fn dispatch(node: &Node, identity: &Path, command: Command, output: Output) -> R
         Command::Perftest(what) => perftest::run(node, &what, output),
         // Handled above.
         Command::Run(_) | Command::RunWatch(_) | Command::Fabric(_) => Ok(()),
+        Command::Node(command) => node::run(node, command, output),
         Command::Fence(command) => fence::run(node, command, output),
         Command::Identity(command) => identity::run(node, identity, command, output),
     }

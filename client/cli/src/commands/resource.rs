@@ -22,7 +22,7 @@ pub(super) fn find(
         Named::Id(id) => return Ok(id),
         Named::Name(name) => name,
     };
-    let mut there = node.inventory()?.resources;
+    let mut there = all(node)?;
     there.retain(|it| it.name.is_some() && kind.is_none_or(|kind| it.kind == kind));
     let is_it = |it: &&Resource| {
         let its = it.name.as_deref().unwrap_or_default();
@@ -46,6 +46,15 @@ pub(super) fn find(
             list(several)
         ))),
     }
+}
+
+/// The resources of the node; of all nodes, if it is a scheduler.
+pub(crate) fn all(node: &Node) -> Result<Vec<Resource>, Failure> {
+    if !node.is_scheduler() {
+        return Ok(node.inventory()?.resources);
+    }
+    let nodes = node.nodes()?.into_iter();
+    Ok(nodes.flat_map(|it| it.inventory.resources).collect())
 }
 
 pub(crate) fn not_found(message: String) -> Failure {

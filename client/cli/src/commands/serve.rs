@@ -113,6 +113,10 @@ impl Followed {
         self.lease_id
     }
 
+    pub(super) fn node(&self) -> &Node {
+        &self.node
+    }
+
     /// The last answer of the node.
     pub(super) fn info(&self) -> &LeaseInfo {
         &self.info

@@ -10,7 +10,7 @@ use fabricbios_wire::{
 use super::{Face, words};
 use crate::{
     args::{NoGrace, Term},
-    commands::{not_found, request_of},
+    commands::{all_resources, not_found, request_of},
     failure::Failure,
     json::{Field, Object, field},
     lease_text::{named, row},
@@ -93,7 +93,7 @@ fn of_vendor(
     vram: u64,
     class: Option<u8>,
 ) -> Result<ResourceId, Failure> {
-    let mut there = node.inventory()?.resources;
+    let mut there = all_resources(node)?;
     there.retain(|it| it.vendor() == Some(vendor));
     let is_good = |it: &&Resource| it.health == Some(ResourceHealth::Ok);
     let fits = |it: &&Resource| it.available_of(class) >= vram;

@@ -71,6 +71,17 @@ pub(crate) fn lease_id(text: &str) -> Result<LeaseId, BadValue> {
     }
 }
 
+/// The first digits of the id of a node.
+pub(crate) fn node_prefix(text: &str) -> Result<String, BadValue> {
+    let is_digits = text.chars().all(|it| it.is_ascii_hexdigit());
+    match (1..=64).contains(&text.len()) && is_digits {
+        true => Ok(text.to_ascii_lowercase()),
+        false => {
+            Err("write 1 to 64 hexadecimal digits, as `fabricctl node list` shows them".into())
+        }
+    }
+}
+
 /// The id of a node.
 pub(crate) fn node_id(text: &str) -> Result<NodeId, BadValue> {
     let hint = "write the id that `fabricctl identity show` prints, or leave it out";

@@ -33,7 +33,7 @@ pub(crate) struct World {
     directory: TempDir,
 }
 
-fn gpu_lease(request: &Request) -> Answer {
+pub(crate) fn gpu_lease(request: &Request) -> Answer {
     let of = |alloc: &LeaseAllocRequest| Ok(Reply::Lease(granted(alloc)));
     match request {
         Request::LeaseAlloc(alloc) => of(alloc),
@@ -61,7 +61,7 @@ impl World {
         line.replace("DIR", self.directory.path().to_str().unwrap())
     }
 
-    fn write(&self, name: &str, numbers: &[f32]) {
+    pub(crate) fn write(&self, name: &str, numbers: &[f32]) {
         fs::write(self.path(name), bytes(numbers)).unwrap();
     }
 
@@ -233,7 +233,7 @@ fn an_inventory_tells_classes_slots_and_health_of_a_gpu() {
     }
 }
 
-const RUN: &str = "--ptx DIR/kernels.ptx --kernel add --grid 2 --block 1,1,1 --arg in:DIR/a \
+pub(crate) const RUN: &str = "--ptx DIR/kernels.ptx --kernel add --grid 2 --block 1,1,1 --arg in:DIR/a \
     --arg inout:DIR/b:DIR/b2 --arg out:8:DIR/sum --arg u32:2";
 
 #[test]

@@ -16,6 +16,7 @@ mod common;
 mod ended;
 mod fabric;
 mod fail;
+mod fleet;
 mod gpu;
 mod gpu_usage;
 mod identity;

@@ -190,6 +190,7 @@ impl Served {
         let expected = json!({
             "segment": segment, "lease_id": LEASE_TEXT, "bytes": 1 << 20,
             "expires_at_unix_ms": 1_800_000_000_100_u64, "path_mtu": path_mtu,
+            "node": node.addr(), "node_id": node.id().to_string(),
         });
         assert_eq!(first, expected);
         Self {

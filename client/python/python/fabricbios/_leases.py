@@ -42,6 +42,11 @@ class Lease:
         return self._native.lease_id
 
     @property
+    def node(self) -> str:
+        """The address of the node that granted the lease: of the one that a scheduler has named, where that was asked."""
+        return self._native.node
+
+    @property
     def node_id(self) -> str | None:
         """The id of the node that granted the lease. Another node that answers at its address later is refused."""
         return self._native.node_id

@@ -7,7 +7,7 @@ use fabricbios_wire::{
     NvmeofBinding, ResourceInventory,
 };
 
-use super::{Storage, sealed::Sealed};
+use super::{Kind as _, Storage, sealed::Sealed};
 use crate::{
     Builder, Lease, connect_line,
     inventory::Entries,
@@ -46,7 +46,8 @@ impl Sealed for Blocks {
 
     fn entries(structured: &ResourceInventory, entries: &mut Entries) {
         for pool in &structured.block_devs {
-            entries.add(pool.resource_id, pool.health, |it| it.blocks = Some(*pool));
+            let entry = (pool.resource_id, pool.capacity, pool.health);
+            entries.add(Self::TYPE, entry, |it| it.blocks = Some(*pool));
         }
     }
 

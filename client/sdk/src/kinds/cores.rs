@@ -5,7 +5,7 @@ use fabricbios_wire::{
     Effective, LeaseInfo, ResourceInventory,
 };
 
-use super::sealed::Sealed;
+use super::{Kind as _, sealed::Sealed};
 use crate::{
     Builder, Error, Lease,
     inventory::Entries,
@@ -56,7 +56,8 @@ impl Sealed for Cores {
 
     fn entries(structured: &ResourceInventory, entries: &mut Entries) {
         for cores in &structured.cpu_caps {
-            entries.add(cores.resource_id, cores.health, |it| it.cpu = Some(*cores));
+            let entry = (cores.resource_id, cores.cores.into(), cores.health);
+            entries.add(Self::TYPE, entry, |it| it.cpu = Some(*cores));
         }
     }
 

@@ -5,7 +5,7 @@ use fabricbios_wire::{
     GpuTerms, GpuVendor, InventoryExtension, LeaseInfo, ResourceInventory,
 };
 
-use super::sealed::Sealed;
+use super::{Kind as _, sealed::Sealed};
 use crate::{
     Builder, Error, Lease,
     inventory::{Entries, Resource},
@@ -71,7 +71,8 @@ impl Sealed for Gpu {
 
     fn entries(structured: &ResourceInventory, entries: &mut Entries) {
         for gpu in &structured.gpus {
-            entries.add(gpu.resource_id, gpu.health, |it| it.gpu = Some(*gpu));
+            let entry = (gpu.resource_id, gpu.vram_bytes, gpu.health);
+            entries.add(Self::TYPE, entry, |it| it.gpu = Some(*gpu));
         }
     }
 

@@ -10,7 +10,7 @@ use fabricbios_wire::{
 
 use zeroize::Zeroizing;
 
-use super::{Storage, sealed::Sealed};
+use super::{Kind as _, Storage, sealed::Sealed};
 use crate::{
     Builder, Error, Lease,
     inventory::Entries,
@@ -39,7 +39,8 @@ impl Sealed for Memory {
 
     fn entries(structured: &ResourceInventory, entries: &mut Entries) {
         for arena in &structured.mem_arenas {
-            entries.add(arena.resource_id, arena.health, |it| it.mem = Some(*arena));
+            let entry = (arena.resource_id, arena.len, arena.health);
+            entries.add(Self::TYPE, entry, |it| it.mem = Some(*arena));
         }
     }
 

@@ -5,7 +5,7 @@ use fabricbios_wire::{
     NetBinding, NetTerms, ResourceInventory, ResourceType, VlanId,
 };
 
-use super::sealed::Sealed;
+use super::{Kind as _, sealed::Sealed};
 use crate::{
     Builder, Error, Lease,
     inventory::{Entries, Resource},
@@ -72,7 +72,8 @@ impl Sealed for NetworkFunction {
 
     fn entries(structured: &ResourceInventory, entries: &mut Entries) {
         for nic in &structured.nics {
-            entries.add(nic.resource_id, nic.health, |it| it.nic = Some(*nic));
+            let entry = (nic.resource_id, nic.speed_bps, nic.health);
+            entries.add(Self::TYPE, entry, |it| it.nic = Some(*nic));
         }
     }
 

@@ -6,6 +6,7 @@
 )]
 #![allow(dead_code, reason = "not every test needs everything")]
 
+pub(crate) mod fleet;
 pub(crate) mod gpu;
 pub(crate) mod memory;
 pub(crate) mod path;
@@ -21,11 +22,11 @@ use fabricbios_control::{Limits, Membership, OnRequest, PeerRequest, Server};
 use fabricbios_fabric::{Ca, Fabric};
 use fabricbios_wire::{
     Answer, Binding, CpuBinding, CpuIsolationClass, CpuPartition, CpuQuota, CpuRange, CpuTerms,
-    Effective, Enforcement, Generation, GpuBinding, GpuExclusivityClass, GpuTerms, GpuVendor,
-    HandOver, IssueRequest, KindBinding, LeaseAllocRequest, LeaseError, LeaseId, LeaseInfo,
-    LeasePhase, LeaseStatus, LeaseTerms, MacAddress, NetBinding, NetTerms, NodeId, PciFunction,
-    RdmaBinding, RdmaStrategy, Refusal, RefusalClass, Reply, Request, RequestToken, ResourceId,
-    ResourceType, Role,
+    Effective, Endpoint, Enforcement, Generation, GpuBinding, GpuExclusivityClass, GpuTerms,
+    GpuVendor, HandOver, IssueRequest, KindBinding, LeaseAllocRequest, LeaseError, LeaseId,
+    LeaseInfo, LeasePhase, LeaseStatus, LeaseTerms, MacAddress, NetBinding, NetTerms, NodeId,
+    PciFunction, RdmaBinding, RdmaStrategy, Refusal, RefusalClass, Reply, Request, RequestToken,
+    ResourceId, ResourceType, Role,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -39,6 +40,7 @@ type Silence = Arc<Mutex<Option<std::sync::mpsc::Sender<()>>>>;
 pub(crate) struct FakeNode {
     dir: tempfile::TempDir,
     membership: Membership,
+    admin: PathBuf,
     addr: SocketAddr,
     limits: Limits,
     mind: Mind,
@@ -68,6 +70,18 @@ impl FakeNode {
     ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let fabric = Fabric::open_or_create(dir.path(), SystemTime::now()).unwrap();
+        let admin = fabric.admin_identity().unwrap().to_owned();
+        Self::of(dir, fabric, admin, limits, mind)
+    }
+
+    /// `dir`: its directory. `admin`: the identity of an operator of its fabric.
+    pub(crate) fn of(
+        dir: tempfile::TempDir,
+        fabric: Fabric,
+        admin: PathBuf,
+        limits: Limits,
+        mind: impl FnMut(&Request) -> Answer + Send + 'static,
+    ) -> Self {
         let membership = Membership::new(fabric);
         let mind: Mind = Arc::new(Mutex::new(mind));
         let log = Arc::default();
@@ -75,6 +89,7 @@ impl FakeNode {
         let mut node = Self {
             dir,
             membership,
+            admin,
             addr,
             limits,
             mind,
@@ -170,12 +185,16 @@ impl FakeNode {
         self.addr.to_string()
     }
 
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        self.addr.into()
+    }
+
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }
 
     pub(crate) fn admin(&self) -> PathBuf {
-        self.membership.now().admin_identity().unwrap().to_owned()
+        self.admin.clone()
     }
 
     /// The workers of sessions; they outlive the node's daemon.

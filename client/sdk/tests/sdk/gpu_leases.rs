@@ -43,6 +43,7 @@ fn every_call_of_the_gpu_builder_is_in_the_request() {
     lease.free().unwrap();
     let expected = LeaseAllocRequest {
         resource_id: Some(ResourceId(0xfeed)),
+        follows_redirect: true,
         ..LeaseAllocRequest::new(ResourceType::Gpu, 8 << 30, 90).with_terms(terms())
     };
     assert_eq!(node.asked()[0], Request::LeaseAlloc(expected));

@@ -10,6 +10,7 @@ mod blocks;
 mod common;
 mod delayed;
 mod ends;
+mod fleet;
 mod gpu_copies;
 mod gpu_leases;
 mod gpu_sessions;

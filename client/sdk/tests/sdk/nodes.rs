@@ -2,7 +2,7 @@
 
 use std::{fs, thread, time::Duration};
 
-use fabricbios_client::{Error, Identity, Node};
+use fabricbios_client::{Error, Granted, Identity, Node};
 use fabricbios_wire::{
     Answer, LeaseAllocRequest, LeaseId, LeaseInfo, LeasePage, Reply, Request, RequestToken,
     ResourceType,
@@ -61,7 +61,7 @@ fn a_grant_is_never_asked_for_twice() {
 }
 
 /// A node whose answers about leases show the token, or do not.
-fn granting(knows_tokens: bool) -> impl FnMut(&Request) -> Answer + Send + 'static {
+pub(crate) fn granting(knows_tokens: bool) -> impl FnMut(&Request) -> Answer + Send + 'static {
     let mut leases: Vec<LeaseInfo> = Vec::new();
     move |request| match request {
         Request::LeaseAlloc(asked) => {
@@ -95,17 +95,20 @@ fn granting(knows_tokens: bool) -> impl FnMut(&Request) -> Answer + Send + 'stat
 }
 
 /// Allocates over the connection of `client`; the reply is lost as the node dies, and it comes back.
-fn alloc_and_lose_the_reply(node: &mut FakeNode, client: &Node) -> Result<LeaseInfo, Error> {
+pub(crate) fn alloc_and_lose_the_reply(
+    node: &mut FakeNode,
+    client: &Node,
+) -> Result<Granted, Error> {
     let arrived = node.ignore_next();
     thread::scope(|scope| {
-        let asking = scope.spawn(|| client.alloc(memory()));
+        let asking = scope.spawn(|| client.acquire(memory()));
         arrived.recv().unwrap();
         node.crash_and_restart();
         asking.join().unwrap()
     })
 }
 
-fn memory() -> LeaseAllocRequest {
+pub(crate) fn memory() -> LeaseAllocRequest {
     LeaseAllocRequest::new(ResourceType::Mem, 4096, 60)
 }
 
@@ -118,9 +121,9 @@ fn patient(node: &FakeNode) -> Node {
 fn a_lost_grant_is_asked_for_again_with_its_token_where_the_node_knows_tokens() {
     let mut node = FakeNode::start(granting(true));
     let client = patient(&node);
-    let first = client.alloc(memory()).unwrap();
+    let first = client.acquire(memory()).unwrap();
     let lost = alloc_and_lose_the_reply(&mut node, &client).unwrap();
-    assert_ne!(lost.lease_id, first.lease_id);
+    assert_ne!(lost.info.lease_id, first.info.lease_id);
     let tokens = node.tokens();
     let [Some(first), Some(lost), Some(again)] = tokens[..] else {
         panic!("{tokens:?}")
@@ -133,8 +136,8 @@ fn a_lost_grant_is_asked_for_again_with_its_token_where_the_node_knows_tokens() 
 fn a_lost_grant_is_not_asked_for_again_where_no_lease_shows_a_token() {
     let mut node = FakeNode::start(granting(false));
     let client = patient(&node);
-    client.alloc(memory()).unwrap();
-    client.alloc(memory()).unwrap();
+    client.acquire(memory()).unwrap();
+    client.acquire(memory()).unwrap();
     let error = alloc_and_lose_the_reply(&mut node, &client).unwrap_err();
     assert!(
         error.to_string().contains("query before repeating"),
@@ -153,7 +156,7 @@ fn a_token_of_the_caller_is_kept() {
         request_token: Some(RequestToken(7)),
         ..memory()
     };
-    let ids = [(), ()].map(|()| patient(&node).alloc(asked.clone()).unwrap().lease_id);
+    let ids = [(), ()].map(|()| patient(&node).acquire(asked.clone()).unwrap().info.lease_id);
     assert_eq!(ids[0], ids[1]);
     assert_eq!(node.tokens(), [Some(RequestToken(7)); 2]);
 }

@@ -54,7 +54,10 @@ fn the_example_of_the_specification() {
         isolation: Some(IsolationPolicy::WholeCore),
         ..CpuTerms::default()
     };
-    let expected = LeaseAllocRequest::new(ResourceType::Cpu, 1, 60).with_terms(terms);
+    let expected = LeaseAllocRequest {
+        follows_redirect: true,
+        ..LeaseAllocRequest::new(ResourceType::Cpu, 1, 60).with_terms(terms)
+    };
     assert_eq!(requested(&node), expected);
 }
 

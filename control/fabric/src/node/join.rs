@@ -10,6 +10,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use fabricbios_wire::Role;
 use rustls::pki_types::CertificateDer;
 
 use super::{
@@ -332,6 +333,7 @@ fn joined(node: Node, former: Vec<Certified>, home: FabricId) -> Fabric {
         id: node.id,
         certified,
         home,
+        role: Role::Node,
         ca: None,
         admin_identity: None,
         new: false,

@@ -18,7 +18,7 @@ pub(crate) use fabricbios_wire::ALPN;
 use fabricbios_control::{
     Limits, Membership, NoSessions, OnRequest, PeerRequest, Server, ServerError, SessionConnector,
 };
-use fabricbios_fabric::{Ca, Fabric, Principal};
+use fabricbios_fabric::{Ca, Fabric, FabricDirectory, Principal};
 use fabricbios_wire::{
     Answer, HEADER_LEN, Header, IssueRequest, LeaseError, Refusal, RefusalClass, Reply, Request,
     Role, decode_answer, encode_request,
@@ -117,6 +117,27 @@ impl World {
     ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let fabric = Fabric::open_or_create(dir.path(), SystemTime::now()).unwrap();
+        Self::start_as(fabric, dir, listen, handler, limits, connector)
+    }
+
+    /// A server with the identity of this fabric's scheduler.
+    pub(crate) fn scheduler(of: &FabricDirectory, handler: Handler) -> Self {
+        let identity = of.scheduler_identity();
+        let fabric = Fabric::open_scheduler(&identity, SystemTime::now()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+        let limits = Limits::default();
+        Self::start_as(fabric, dir, loopback, handler, limits, Arc::new(NoSessions))
+    }
+
+    fn start_as(
+        fabric: Fabric,
+        dir: tempfile::TempDir,
+        listen: SocketAddr,
+        handler: Handler,
+        limits: Limits,
+        connector: Arc<dyn SessionConnector>,
+    ) -> Self {
         let membership = Membership::new(fabric);
         let (seen, held) = (Arc::default(), Held::default());
         let on_request = on_request(handler, &seen, &held);

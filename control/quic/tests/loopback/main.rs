@@ -1,5 +1,6 @@
 //! The control plane over real QUIC on the loopback interface: good peers, bad peers, noise.
 
+mod callers;
 mod common;
 mod load;
 mod members;

@@ -18,23 +18,27 @@ use crate::{
     free,
 };
 
-fn alloc() -> Request {
+pub(crate) fn alloc() -> Request {
     Request::LeaseAlloc(LeaseAllocRequest::new(ResourceType::Mem, 4096, 60))
 }
 
-fn tenant_of(ca: &Ca) -> Credentials {
+pub(crate) fn tenant_of(ca: &Ca) -> Credentials {
     issue(ca, "blue", Role::Tenant, 0, SystemTime::now())
 }
 
-async fn dial(world: &World, credentials: &Credentials, ca: &Ca) -> Result<Client, String> {
+pub(crate) async fn dial(
+    world: &World,
+    credentials: &Credentials,
+    ca: &Ca,
+) -> Result<Client, String> {
     let ca = ca.certificate();
     Client::dial(world.addr(), Some(credentials), ca, crate::common::ALPN).await
 }
 
 /// The node joins, as `node-request`, `fabric sign` and `node-accept` do it.
-fn join(world: &World, fabric: &FabricDirectory) {
+pub(crate) fn join(world: &World, fabric: &FabricDirectory) {
     let request = Fabric::request(world.state_dir()).unwrap();
-    let member = Member::Node(Vec::new());
+    let member = Member::Node(vec!["rack=r7".parse().unwrap()]);
     let now = SystemTime::now();
     let signed = fabric.sign(&request, &member, None, now).unwrap();
     let accepted = Fabric::accept(world.state_dir(), &signed.pem, now).unwrap();
@@ -42,7 +46,7 @@ fn join(world: &World, fabric: &FabricDirectory) {
 }
 
 #[track_caller]
-fn refused(answer: Answer, word: &str) {
+pub(crate) fn refused(answer: Answer, word: &str) {
     let refusal = answer.unwrap_err();
     assert_eq!(refusal.error, LeaseError::NotPermitted, "{refusal}");
     assert_eq!(refusal.class, RefusalClass::Policy, "{refusal}");

@@ -28,6 +28,7 @@ pub(crate) fn full_alloc() -> LeaseAllocRequest {
         transport: Transport::Rdma,
         rotate_on_renew: true,
         request_token: Some(TOKEN),
+        follows_redirect: true,
         ..alloc(ResourceType::Mem)
     }
     .with_terms(mem::memory_of(vec![mem::peer()]))

@@ -10,6 +10,7 @@ use proptest::{
 
 pub(crate) mod block;
 pub(crate) mod cpu;
+pub(crate) mod fleet;
 pub(crate) mod gpu;
 pub(crate) mod mem;
 pub(crate) mod net;
@@ -66,6 +67,8 @@ pub(crate) fn request() -> impl Strategy<Value = Request> {
         Just(Request::FenceList),
         resource_id().prop_map(Request::FenceClear),
         issue().prop_map(Request::IdentityIssue),
+        fleet::report().prop_map(Request::NodeReport),
+        fleet::node_id().prop_map(Request::NodeList),
     ]
 }
 
@@ -102,6 +105,9 @@ pub(crate) fn answer() -> impl Strategy<Value = (MessageType, Answer)> {
                 }),
             )
         }),
+        fleet::candidates().prop_map(|it| (M::LeaseAlloc, Ok(Reply::Redirect(it)))),
+        Just((M::NodeReport, Ok(Reply::Reported))),
+        fleet::page().prop_map(|it| (M::NodeList, Ok(Reply::Nodes(it)))),
         (select(M::ALL), refusal()).prop_map(|(message, it)| (message, Err(it))),
     ]
 }
@@ -159,7 +165,7 @@ fn alloc() -> impl Strategy<Value = LeaseAllocRequest> {
         option::of(resource_id()),
         intent(),
         select(Transport::ALL),
-        any::<bool>(),
+        any::<(bool, bool)>(),
         request_token(),
     );
     // Any other code is a kind that is never leased.
@@ -171,7 +177,8 @@ fn alloc() -> impl Strategy<Value = LeaseAllocRequest> {
             grace_secs: amounts.2,
             intent: rest.1,
             transport: rest.2,
-            rotate_on_renew: rest.3,
+            rotate_on_renew: rest.3.0,
+            follows_redirect: rest.3.1,
             request_token: rest.4,
             ..LeaseAllocRequest::new(kind, amounts.0, amounts.1)
         };

@@ -17,6 +17,16 @@ const VALUES: &[Values] = &[
         &["0", "0.0.0.0", "::", "host", ""],
         "192.0.2.10",
     ),
+    (
+        "scheduler",
+        &[
+            "192.0.2.10:5704",
+            "scheduler.example:1",
+            "[2001:db8::1]:65535",
+        ],
+        &["192.0.2.10", ":5702", "host:0", "host:65536", "host:", ""],
+        "192.0.2.10:5704",
+    ),
     ("fabric-dir", &["/etc/fabric", "fabric"], &[""], "fabric"),
     (
         "connections-max",

@@ -2,7 +2,7 @@
 
 mod run;
 
-use fabricbios_client::{GpuLease, GpuSession, Node, Wiped};
+use fabricbios_client::{GpuLease, GpuSession, Granted, Node, Wiped};
 use fabricbios_wire::{GpuVendor, LeaseId, Size};
 
 use super::alloc;
@@ -62,13 +62,13 @@ fn close(node: Option<&Node>, what: GpuClose, output: Output) -> Result<(), Fail
 }
 
 /// The session of a lease in which a command works.
-struct UsedSession<'a> {
+struct UsedSession {
     lease_id: LeaseId,
     session: GpuSession,
     /// The vendor of the GPU, if the node has reported it.
     vendor: Option<GpuVendor>,
     /// The node, if the lease is for this command only.
-    gives_back_to: Option<&'a Node>,
+    gives_back_to: Option<Node>,
 }
 
 /// The state of a session after a command.
@@ -79,9 +79,9 @@ struct Left {
     wiped: Option<Wiped>,
 }
 
-impl<'a> UsedSession<'a> {
+impl UsedSession {
     /// Opens the session, in a new lease if none is given.
-    fn open(node: Option<&'a Node>, place: GpuPlace) -> Result<Self, Failure> {
+    fn open(node: Option<&Node>, place: GpuPlace) -> Result<Self, Failure> {
         let GpuPlace {
             lease,
             vram,
@@ -90,9 +90,8 @@ impl<'a> UsedSession<'a> {
             class,
             local_socket,
         } = place;
-        let gives_back_to = node.filter(|_| vram.is_some());
-        let lease_id = match (lease, vram, node) {
-            (Some(lease), ..) => lease,
+        let (lease_id, new) = match (lease, vram, node) {
+            (Some(lease), ..) => (lease, None),
             (None, Some(vram), Some(node)) => {
                 let term = Term {
                     secs: secs.unwrap_or(60),
@@ -100,11 +99,12 @@ impl<'a> UsedSession<'a> {
                     affinity: Vec::new(),
                 };
                 let request = gpu_request(node, vram, term, class)?;
-                node.alloc(request)?.lease_id
+                let Granted { node, info, .. } = node.acquire(request)?;
+                (info.lease_id, Some(node))
             }
             _ => return Err(Failure::usage("give --lease or --vram")),
         };
-        let opened = match (&local_socket, node) {
+        let opened = match (&local_socket, new.as_ref().or(node)) {
             (Some(socket), _) => GpuSession::local(&lease_id, socket).map(|it| (it, None)),
             (None, Some(node)) => GpuLease::open(node, lease_id).and_then(|lease| {
                 let vendor = lease.binding().gpu().map(|gpu| gpu.vendor);
@@ -117,12 +117,12 @@ impl<'a> UsedSession<'a> {
                 lease_id,
                 session,
                 vendor,
-                gives_back_to,
+                gives_back_to: new,
             }),
             Err(error) => {
                 let failure = Failure::from(error).at(&format!("lease {lease_id}"));
-                Err(match gives_back_to {
-                    Some(node) => failure.and_message(&alloc::give_back(node, lease_id)),
+                Err(match new {
+                    Some(node) => failure.and_message(&alloc::give_back(&node, lease_id)),
                     None => failure,
                 })
             }
@@ -158,11 +158,11 @@ impl<'a> UsedSession<'a> {
         });
         match closed {
             Ok((done, wiped)) => {
-                free(node, lease_id)?;
+                free(&node, lease_id)?;
                 let wiped = Some(wiped);
                 Ok((done, Left { one_shot, wiped }))
             }
-            Err(failure) => Err(failure.and_message(&alloc::give_back(node, lease_id))),
+            Err(failure) => Err(failure.and_message(&alloc::give_back(&node, lease_id))),
         }
     }
 }

@@ -4,7 +4,7 @@ mod text;
 
 use std::collections::BTreeMap;
 
-use fabricbios_client::{Classes, Node, Resource};
+use fabricbios_client::{Classes, Inventory, Node, Resource};
 use fabricbios_wire::resource_flags;
 
 use crate::{
@@ -15,7 +15,10 @@ use crate::{
 };
 
 pub(super) fn show(node: &Node, output: Output) -> Result<(), Failure> {
-    let inventory = node.inventory()?;
+    print(&node.inventory()?, output)
+}
+
+pub(super) fn print(inventory: &Inventory, output: Output) -> Result<(), Failure> {
     let resources: Vec<Object<'_>> = inventory.resources.iter().map(json).collect();
     let json = Object::from([
         field("node_id", inventory.node_id.to_string()),
@@ -25,7 +28,7 @@ pub(super) fn show(node: &Node, output: Output) -> Result<(), Failure> {
         field("health_reason", inventory.health_reason.as_deref()),
         field("resources", resources),
     ]);
-    output.print(&json, || text::inventory(&inventory))
+    output.print(&json, || text::inventory(inventory))
 }
 
 fn json(resource: &Resource) -> Object<'_> {

@@ -2,10 +2,11 @@
 
 use std::io::{self, Write};
 
+use fabricbios_client::Node;
 use fabricbios_wire::{LeaseInfo, RdmaStrategy, Size};
 
 use crate::{
-    commands::serve::how_it_ended,
+    commands::{alloc, serve::how_it_ended},
     failure::Failure,
     json::{Field, Object, field},
     output::{Output, one_line},
@@ -17,8 +18,15 @@ use crate::{
 pub(super) struct Events(pub(super) Output);
 
 impl Events {
-    /// The segment is there. The names are a contract, here and below.
-    pub(super) fn segment(self, name: &str, info: &LeaseInfo, mtu: u16) -> Result<(), Failure> {
+    /// The segment is there: a lease of the first node, which the second one has granted or named. The names are a
+    /// contract, here and below.
+    pub(super) fn segment(
+        self,
+        name: &str,
+        info: &LeaseInfo,
+        mtu: u16,
+        (node, asked): (&Node, &Node),
+    ) -> Result<(), Failure> {
         let rdma = info.binding.rdma();
         let least = |its: u16| if mtu == 0 { its } else { its.min(mtu) };
         let path_mtu = rdma.map(|rdma| least(rdma.path_mtu));
@@ -31,6 +39,7 @@ impl Events {
             field("path_mtu", path_mtu),
             field("strategy", rdma.map(|rdma| rdma.strategy.name())),
         ]);
+        let json = json.with(alloc::node_json(node));
         self.0.print(&json, || {
             let (lease, size) = (info.lease_id, Size(info.capacity));
             let until = time_text::utc(info.expires_at_unix_ms);
@@ -39,7 +48,9 @@ impl Events {
                 true => "; a window: one client, with MC_NUM_QP_PER_EP=1",
                 false => "",
             };
-            format!("segment {name}: lease {lease}, {size} until {until}{mtu}{one}")
+            let node = alloc::other(node, asked);
+            let node = node.map_or_else(String::new, |node| format!(", node {node}"));
+            format!("segment {name}: lease {lease}, {size} until {until}{mtu}{node}{one}")
         })
     }
 

@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_client::{Error, Node, Renewals};
+use fabricbios_client::{Error, Granted, Node, Renewals};
 use fabricbios_wire::{
     EndCause, LeaseAllocRequest, LeaseInfo, LeasePhase, MemTerms, RefusalClass, Transport,
 };
@@ -59,7 +59,8 @@ pub(super) fn run(node: &Node, what: Mooncake, output: Output) -> Result<(), Fai
         transport: Transport::Rdma,
         ..request_of(node, MemTerms::default(), what.bytes, what.term)?
     };
-    let info = node.alloc(request)?;
+    let asked = node;
+    let Granted { node, info, .. } = &asked.acquire(request)?;
     let give_back = |failure: Failure| failure.and_message(&alloc::give_back(node, info.lease_id));
     let events = Events(output);
     let renewals = what
@@ -68,20 +69,27 @@ pub(super) fn run(node: &Node, what: Mooncake, output: Output) -> Result<(), Fai
     let renewals = renewals.transpose();
     let renewals = renewals.map_err(|error| give_back(error.into()))?;
     let segment = Segment::new(address, info.lease_id, what.mtu.unwrap_or(0));
-    let bridge = Bridge::new(node, &info, segment, events).ok_or_else(|| {
+    let bridge = Bridge::new(node, info, segment, events).ok_or_else(|| {
         give_back(Failure::local(
             "serve the lease",
             &"the node granted it without RDMA",
         ))
     })?;
     events
-        .segment(&address.to_string(), &info, what.mtu.unwrap_or(0))
+        .segment(
+            &address.to_string(),
+            info,
+            what.mtu.unwrap_or(0),
+            (node, asked),
+        )
         .map_err(give_back)?;
     if let Some(renewals) = renewals {
         thread::spawn(move || renew(&renewals, events));
     }
-    let followed = Followed::new(node, &info);
-    serve(&Arc::new(bridge), followed, listening, events, what.renew)
+    let followed = Followed::new(node, info);
+    let served = serve(&Arc::new(bridge), followed, listening, events, what.renew);
+    alloc::close_other(node, asked);
+    served
 }
 
 /// Serves clients until the lease is over and each has been told. A client that is told may be asking at the same time, so

@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fabricbios_client::Granted;
 use fabricbios_wire::{
     LeaseAllocRequest, LeaseId, LeaseInfo, MemTerms, RdmaPeer, RefusalClass, ResourceType,
     Transport,
@@ -19,7 +20,10 @@ use super::{
     handshake::{Handshake, Line, MESSAGE_MAX, Message},
 };
 use crate::{
-    commands::serve::{End, Followed},
+    commands::{
+        alloc,
+        serve::{End, Followed},
+    },
     failure::{Exit, Failure},
     hint::Topic,
 };
@@ -194,18 +198,19 @@ impl<'a> Client<'a> {
             transport: Transport::Rdma,
             ..LeaseAllocRequest::new(ResourceType::Mem, *bytes, *secs)
         };
-        let info = node.alloc(request).map_err(|error| {
+        let lease = node.acquire(request).map_err(|error| {
             let failure = Failure::from(error).with_hint(Topic::NewLease);
             failure.at(&format!("client {}", self.peer))
         })?;
-        let answer = self.answer_of(line, &info);
+        let Granted { node, info, .. } = &lease;
+        let answer = self.answer_of(line, info);
         self.pairs.push(Pair {
             qpn: line.qpn,
-            lease: Followed::new(node, &info),
+            lease: Followed::new(node, info),
             answer: answer.clone().unwrap_or_default(),
         });
         let answer = answer.map_err(|why| self.bad(&why))?;
-        self.print_leased(line, &info);
+        self.print_leased(line, &lease);
         Ok(answer)
     }
 
@@ -250,6 +255,7 @@ impl<'a> Client<'a> {
                         .report(self.server.output);
                 }
             }
+            alloc::close_other(lease.node(), &self.server.node);
         }
         (first, all_back)
     }

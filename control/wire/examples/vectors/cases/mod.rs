@@ -5,6 +5,7 @@ mod bad_answers;
 mod bad_requests;
 mod bad_tlvs;
 mod data_frames;
+mod fleet;
 mod inventories;
 pub(crate) mod kinds;
 mod requests;
@@ -127,6 +128,11 @@ pub(crate) fn all() -> Vec<Case> {
         bad_tlvs::bad_tlvs,
         inventories::inventories,
         inventories::bad_inventories,
+        fleet::requests,
+        fleet::bad_requests,
+        fleet::answers,
+        fleet::bad_redirects,
+        fleet::bad_pages,
         kinds::cases,
         data_frames::requests,
         data_frames::bad_requests,

@@ -6,7 +6,7 @@ use super::*;
 use crate::samples;
 
 #[rustfmt::skip] // One case a line.
-fn request(cases: &mut Vec<Case>, name: &str, about: &str, request: Request) {
+pub(super) fn request(cases: &mut Vec<Case>, name: &str, about: &str, request: Request) {
     let header = asked(request.message_type());
     let bytes = encode_request(REQUEST_ID, NONCE, &request);
     let value = framed(header, &bytes, &request);

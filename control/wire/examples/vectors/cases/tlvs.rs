@@ -68,6 +68,11 @@ pub(crate) fn tlvs(c: &mut Vec<Case>) {
         ..plain.clone()
     };
     params(c, "request_token", "a repeat with this token gets the same lease", &alloc);
+    let alloc = LeaseAllocRequest {
+        follows_redirect: true,
+        ..plain.clone()
+    };
+    params(c, "redirect_01", "the client follows a redirect", &alloc);
     accepted(c, &plain);
 }
 
@@ -89,6 +94,7 @@ fn accepted(c: &mut Vec<Case>, plain: &LeaseAllocRequest) {
     add("read_only_00", "0 says the same as no TLV", tlv(0x0906, &[0]), plain);
     add("mutual_auth_00", "0 says the same as no TLV", tlv(0x0907, &[0]), plain);
     add("transport_auto", "0 says the same as no TLV", tlv(0x0904, &[0]), plain);
+    add("redirect_00", "0 says the same as no TLV", tlv(0x090F, &[0]), plain);
     let unknown = [
         tlv(0x0999, b"later"),
         tlv(0x7777, &[]),

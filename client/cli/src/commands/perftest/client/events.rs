@@ -1,25 +1,33 @@
 //! The lines about a client on standard output.
 
-use fabricbios_wire::{LeaseInfo, Size};
+use fabricbios_client::Granted;
+use fabricbios_wire::Size;
 
 use super::{Client, Line, Over};
 use crate::{
+    commands::alloc,
     json::{Field, Object, field},
     time_text,
 };
 
 impl Client<'_> {
-    pub(super) fn print_leased(&self, line: &Line, info: &LeaseInfo) {
+    pub(super) fn print_leased(&self, line: &Line, lease: &Granted) {
+        let (info, asked) = (&lease.info, &self.server.node);
+        let [address, id] = alloc::node_json(&lease.node);
         let (lease_id, expires_at) = (info.lease_id, info.expires_at_unix_ms);
         let fields = [
             field("lease_id", lease_id.to_string()),
             field("qp_num", line.qpn),
             field("expires_at_unix_ms", expires_at),
+            address,
+            id,
         ];
         self.print("leased", fields, || {
             let (qpn, size) = (line.qpn, Size(info.capacity));
             let until = time_text::utc(expires_at);
-            format!("queue pair {qpn} has lease {lease_id} of {size} until {until}")
+            let node = alloc::other(&lease.node, asked);
+            let node = node.map_or_else(String::new, |node| format!(", node {node}"));
+            format!("queue pair {qpn} has lease {lease_id} of {size} until {until}{node}")
         });
     }
 

@@ -1,0 +1,129 @@
+//! `node …`: the nodes of a fabric, as a scheduler knows them.
+
+use std::collections::BTreeMap;
+
+use fabricbios_client::{FleetNode, Node};
+use fabricbios_wire::ResourceType;
+
+use super::{inventory, not_found};
+use crate::{
+    args,
+    failure::Failure,
+    json::{Object, field},
+    output::{Output, headed_table, one_line},
+    time_text,
+};
+
+/// Digits of an id in the list.
+const ID_DIGITS: usize = 16;
+
+pub(super) fn run(node: &Node, command: args::FleetNode, output: Output) -> Result<(), Failure> {
+    let nodes = node.nodes()?;
+    match command {
+        args::FleetNode::List => list(&nodes, output),
+        args::FleetNode::Show { id } => {
+            inventory::print(&named(&nodes, &id, node)?.inventory, output)
+        }
+    }
+}
+
+/// The node whose id begins with these digits.
+fn named<'a>(
+    nodes: &'a [FleetNode],
+    digits: &str,
+    scheduler: &Node,
+) -> Result<&'a FleetNode, Failure> {
+    let found = nodes
+        .iter()
+        .filter(|it| it.id.to_string().starts_with(digits));
+    match found.collect::<Vec<_>>()[..] {
+        [one] => Ok(one),
+        [] => Err(not_found(format!(
+            "no node with an id that begins with {digits} reports to scheduler {}; see `fabricctl node list`",
+            scheduler.address()
+        ))),
+        ref several => Err(Failure::usage(format!(
+            "the ids of {} nodes begin with {digits}; write more digits, see `fabricctl node list`",
+            several.len()
+        ))),
+    }
+}
+
+fn list(nodes: &[FleetNode], output: Output) -> Result<(), Failure> {
+    let all: Vec<Object<'_>> = nodes.iter().map(json).collect();
+    output.print(&Object::from([field("nodes", all)]), || {
+        if nodes.is_empty() {
+            return "no node reports to this scheduler".to_owned();
+        }
+        let headings = ["NODE", "ADDRESS", "HEALTH", "SINCE", "AVAILABLE", "LABELS"];
+        headed_table(headings, nodes.iter().map(columns))
+    })
+}
+
+/// The names are a contract.
+fn json(node: &FleetNode) -> Object<'_> {
+    let resources = offered(node)
+        .into_iter()
+        .map(|(kind, (available, capacity))| {
+            Object::from([
+                field("resource_type", kind.to_string()),
+                field("available", available),
+                field("capacity", capacity),
+            ])
+        });
+    let labels: Vec<&str> = node.labels.iter().map(|it| &**it).collect();
+    Object::from([
+        field("node_id", node.id.to_string()),
+        field("address", node.address.to_string()),
+        field("health", node.inventory.health.to_string()),
+        field("health_reason", node.inventory.health_reason.as_deref()),
+        field("since_unix_ms", node.since_unix_ms),
+        field("labels", labels),
+        field("resources", resources.collect::<Vec<_>>()),
+    ])
+}
+
+fn columns(node: &FleetNode) -> Vec<String> {
+    let offered = offered(node)
+        .into_iter()
+        .map(|(kind, (available, capacity))| {
+            format!(
+                "{kind} {} of {}",
+                kind.amount(available),
+                kind.amount(capacity)
+            )
+        });
+    let labels: Vec<String> = node.labels.iter().map(|it| one_line(it)).collect();
+    vec![
+        node.id.to_string().chars().take(ID_DIGITS).collect(),
+        node.address.to_string(),
+        node.inventory.health.to_string(),
+        time_text::utc(node.since_unix_ms),
+        or_none(offered.collect()),
+        or_none(labels),
+    ]
+}
+
+fn or_none(words: Vec<String>) -> String {
+    match words.is_empty() {
+        true => "none".to_owned(),
+        false => words.join(", "),
+    }
+}
+
+/// Of each kind: what is available, and what there is, over all resources on offer.
+fn offered(node: &FleetNode) -> BTreeMap<ResourceType, (u64, u64)> {
+    let mut sums = BTreeMap::new();
+    // Every resource on offer lists its classes, even if it has none.
+    let on_offer = node
+        .inventory
+        .resources
+        .iter()
+        .filter(|it| it.classes.is_some());
+    for it in on_offer {
+        let (available, capacity): &mut (u64, u64) = sums.entry(it.kind).or_default();
+        *available = available.saturating_add(it.available);
+        *capacity = capacity.saturating_add(it.capacity);
+    }
+    sums
+}

@@ -1,0 +1,219 @@
+//! Leases through a scheduler, and the nodes that it knows.
+
+use fabricbios_wire::{
+    Epoch, FleetNode, FleetPage, InventoryExtension, LeaseError, MemArena, NodeId, RefusalClass,
+    Reply, Request, ResourceId, ResourceInventory, health,
+};
+use serde_json::json;
+
+use crate::{
+    LEASE_TEXT,
+    common::{FakeNode, fleet::Fleet, refuse},
+    fails,
+    gpu::{RUN, World, gpu_lease},
+    granting, json_of, text_of,
+};
+
+#[test]
+fn a_new_lease_says_which_node_has_it() {
+    let fleet = Fleet::new();
+    let node = fleet.node(granting());
+    let scheduler = fleet.redirecting_to(&[&node]);
+    let line = "lease alloc mem --bytes 1MiB --secs 60";
+    let told = json_of(&scheduler, line);
+    assert_eq!(told["lease_id"], LEASE_TEXT);
+    assert_eq!(told["node"], node.addr());
+    assert_eq!(told["node_id"], node.id().to_string());
+    let text = text_of(&scheduler, line);
+    let row = format!("{} {}", node.addr(), node.id());
+    assert!(text.contains(&row), "{text}");
+    let direct = text_of(&node, line);
+    assert!(!direct.contains(&node.addr()), "{direct}");
+}
+
+#[test]
+fn a_lease_whose_node_is_not_printed_is_given_back_to_that_node() {
+    let fleet = Fleet::new();
+    let node = fleet.node(granting());
+    let scheduler = fleet.redirecting_to(&[&node]);
+    let full = std::fs::File::options()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let line = "lease alloc mem --bytes 1MiB --secs 60";
+    let status = crate::command(&scheduler, line).stdout(full).status();
+    assert!(!status.unwrap().success());
+    assert!(matches!(node.asked()[..], [_, Request::LeaseFree(_)]));
+    assert_eq!(scheduler.asked().len(), 1);
+}
+
+#[test]
+fn a_kernel_runs_on_a_gpu_of_the_node_that_granted_it() {
+    let fleet = Fleet::new();
+    let node = fleet.node(gpu_lease);
+    let scheduler = fleet.redirecting_to(&[&node]);
+    let world = World::new();
+    world.write("a", &[1.0, 2.0]);
+    world.write("b", &[10.0, 20.0]);
+    let line = world.line(&format!("gpu run --vram 1MiB {RUN}"));
+    let ran = json_of(&scheduler, &line);
+    assert_eq!(ran["freed"], true);
+    assert!(matches!(node.asked().last(), Some(Request::LeaseFree(_))));
+    assert_eq!(scheduler.asked().len(), 1);
+}
+
+const FIRST: NodeId = NodeId([0x1a; 32]);
+const SECOND: NodeId = NodeId([0x1b; 32]);
+const ARENA: ResourceId = ResourceId(7);
+
+/// A scheduler of two nodes; the first has memory, and the second has nothing.
+fn scheduler(fleet: &Fleet, node: &FakeNode) -> FakeNode {
+    let endpoint = node.endpoint();
+    let empty = |node_id| ResourceInventory {
+        node_id,
+        epoch: Epoch(3),
+        health: health::OK,
+        mem_arenas: vec![],
+        block_devs: vec![],
+        cpu_caps: vec![],
+        nics: vec![],
+        gpus: vec![],
+        extensions: vec![],
+    };
+    let of = move |node_id, labels: &[&str], inventory| FleetNode {
+        node_id,
+        endpoint,
+        since_unix_ms: 1_800_000_000_000,
+        labels: labels.iter().map(|it| (*it).to_owned()).collect(),
+        inventory,
+    };
+    let memory = ResourceInventory {
+        mem_arenas: vec![MemArena {
+            resource_id: ARENA,
+            base: 0,
+            len: 4 << 30,
+            align: 4096,
+            max_read: 1,
+            max_write: 1,
+            health: health::OK,
+        }],
+        extensions: vec![
+            InventoryExtension::Name(ARENA, "mem0".into()),
+            InventoryExtension::Available(ARENA, 3 << 30),
+            InventoryExtension::Classes {
+                resource_id: ARENA,
+                default: 0,
+                supported: vec![],
+            },
+        ],
+        ..empty(FIRST)
+    };
+    let nodes = vec![
+        of(FIRST, &["rack=r12", "zone=a"], memory),
+        of(SECOND, &[], empty(SECOND)),
+    ];
+    fleet.scheduler(move |request: &Request| match request {
+        Request::NodeList(_) => Ok(Reply::Nodes(FleetPage {
+            nodes: nodes.clone(),
+            next: None,
+        })),
+        _ => refuse(
+            LeaseError::CapacityExceeded,
+            RefusalClass::Transient,
+            "no node has it",
+        ),
+    })
+}
+
+#[test]
+fn the_nodes_of_a_scheduler_are_listed_with_what_they_have() {
+    let fleet = Fleet::new();
+    let node = fleet.node(granting());
+    let scheduler = scheduler(&fleet, &node);
+    let address = node.addr();
+    let nodes = json!({ "nodes": [
+        {
+            "node_id": FIRST.to_string(), "address": address, "health": "ok",
+            "since_unix_ms": 1_800_000_000_000_u64, "labels": ["rack=r12", "zone=a"],
+            "resources": [
+                { "resource_type": "mem", "available": 3_u64 << 30, "capacity": 4_u64 << 30 },
+            ],
+        },
+        {
+            "node_id": SECOND.to_string(), "address": address, "health": "ok",
+            "since_unix_ms": 1_800_000_000_000_u64, "labels": [], "resources": [],
+        },
+    ] });
+    assert_eq!(json_of(&scheduler, "node list"), nodes);
+    let text = text_of(&scheduler, "node list");
+    let rows: Vec<Vec<&str>> = { text.lines() }
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let since = "2027-01-15T08:00:00Z";
+    let headings = ["NODE", "ADDRESS", "HEALTH", "SINCE", "AVAILABLE", "LABELS"];
+    assert_eq!(rows[0], headings);
+    let first =
+        format!("1a1a1a1a1a1a1a1a {address} ok {since} mem 3 GiB of 4 GiB rack=r12, zone=a");
+    assert_eq!(rows[1].join(" "), first);
+    let second = format!("1b1b1b1b1b1b1b1b {address} ok {since} none none");
+    assert_eq!(rows[2].join(" "), second);
+}
+
+#[test]
+fn a_node_of_a_scheduler_is_shown_by_the_first_digits_of_its_id() {
+    let fleet = Fleet::new();
+    let node = fleet.node(granting());
+    let scheduler = scheduler(&fleet, &node);
+    let shown = json_of(&scheduler, "node show 1A1A");
+    assert_eq!(shown["node_id"], FIRST.to_string());
+    let arena = &shown["resources"][0];
+    assert_eq!(
+        (&arena["name"], &arena["available"]),
+        (&json!("mem0"), &json!(3_u64 << 30))
+    );
+    let text = text_of(&scheduler, &format!("node show {FIRST}"));
+    assert!(text.contains("mem  mem0  ok"), "{text}");
+
+    let (status, none) = fails(&scheduler, "node show ff");
+    assert_eq!((status, &none["reason"]["code"]), (4, &json!("NotFound")));
+    let (status, both) = fails(&scheduler, "node show 1");
+    assert_eq!(status, 2);
+    assert!(
+        both["message"].as_str().unwrap().contains("2 nodes"),
+        "{both}"
+    );
+}
+
+#[test]
+fn a_node_says_that_it_is_no_scheduler() {
+    let node = FakeNode::start(granting());
+    let (status, error) = fails(&node, "node list");
+    let message = error["message"].as_str().unwrap();
+    assert_eq!(status, 2, "{message}");
+    assert!(
+        message.contains("no scheduler") && message.contains(&node.addr()),
+        "{message}"
+    );
+    assert_eq!(node.asked(), []);
+}
+
+#[test]
+fn a_resource_is_named_among_those_of_all_nodes() {
+    let fleet = Fleet::new();
+    let node = fleet.node(granting());
+    let scheduler = scheduler(&fleet, &node);
+    let line = "lease alloc mem --bytes 1MiB --secs 60 --resource";
+    let (status, error) = fails(&scheduler, &format!("{line} mem0"));
+    assert_eq!(
+        (status, &error["reason"]["code"]),
+        (3, &json!("CapacityExceeded"))
+    );
+    let message = error["message"].as_str().unwrap();
+    assert_eq!(message, "no node has it; see `fabricctl node list`");
+    let Some(Request::LeaseAlloc(asked)) = scheduler.asked().pop() else {
+        panic!("{:?}", scheduler.asked())
+    };
+    assert_eq!(asked.resource_id, Some(ARENA));
+    let (_, error) = fails(&scheduler, &format!("{line} other"));
+    assert_eq!(error["reason"]["code"], "NotFound");
+}

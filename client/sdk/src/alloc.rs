@@ -1,0 +1,304 @@
+//! LEASE_ALLOC: at the node itself, or at a scheduler, which names the nodes to ask.
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use fabricbios_wire::{
+    Candidate, LeaseAllocRequest, LeaseError, LeaseId, LeaseInfo, NodeId, RefusalClass, Reply,
+    Request, RequestToken,
+};
+
+use crate::{
+    Error, Node,
+    patience::{is_momentary, patiently},
+    runtime::{run, wait},
+    unmet::unmet,
+};
+
+/// A new lease.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Granted {
+    /// The node that granted it, and that all further requests of the lease go to: another one than the asked one, if that
+    /// is a scheduler.
+    pub node: Node,
+    /// The lease.
+    pub info: LeaseInfo,
+}
+
+/// The answer to a request for a lease.
+enum Answer {
+    Lease(Box<LeaseInfo>),
+    /// The nodes to ask, the best first.
+    Redirect(Vec<Candidate>),
+}
+
+impl Node {
+    /// Requests a lease of this node itself and fails closed: a lease that enforces less than requested is freed. A request
+    /// without a token gets a random one. If the reply was lost, the request is repeated and gets the same lease: once, and
+    /// for up to the [patience](Node::patient) of this handle. It is not repeated at a node that is not seen to know tokens.
+    pub async fn alloc_async(&self, mut request: LeaseAllocRequest) -> Result<LeaseInfo, Error> {
+        request.follows_redirect = false;
+        let node = self.clone();
+        run(async move { node.search(request).await.map(|it| it.info) }).await
+    }
+
+    /// Requests a lease of this node itself, blocking; see [`Node::alloc_async`].
+    pub fn alloc(&self, request: LeaseAllocRequest) -> Result<LeaseInfo, Error> {
+        wait(self.alloc_async(request))
+    }
+
+    /// Requests a lease as [`Node::alloc_async`], of this node, or through this scheduler, which names nodes.
+    ///
+    /// These are asked one after the other, each once and by its id, until one grants the lease. A node that refuses for
+    /// now, that cannot be reached, or at whose address another one answers, is passed over. Another refusal is returned at
+    /// once, and so is a lost reply: the lease may be there. If no node grants the lease, the last refusal is returned;
+    /// while that is one for a moment only, the scheduler is asked anew, for up to the patience.
+    pub async fn acquire_async(&self, mut request: LeaseAllocRequest) -> Result<Granted, Error> {
+        request.follows_redirect = true;
+        let node = self.clone();
+        run(async move { node.search(request).await }).await
+    }
+
+    /// Requests a lease, blocking; see [`Node::acquire_async`].
+    pub fn acquire(&self, request: LeaseAllocRequest) -> Result<Granted, Error> {
+        wait(self.acquire_async(request))
+    }
+
+    async fn search(&self, request: LeaseAllocRequest) -> Result<Granted, Error> {
+        let (began, token) = (Instant::now(), request.request_token);
+        // The inner result is final.
+        let search = || async {
+            let request = LeaseAllocRequest {
+                request_token: Some(token.map_or_else(random_token, Ok)?),
+                ..request.clone()
+            };
+            let node = self.patient(self.patience.saturating_sub(began.elapsed()));
+            match node.ask(&request, node.patience).await {
+                Ok(Answer::Redirect(_)) if !request.follows_redirect => {
+                    Ok(Err(self.redirects_wrongly()))
+                }
+                Ok(Answer::Redirect(candidates)) => node.follow(&request, &candidates).await,
+                Ok(Answer::Lease(info)) => Ok(Ok(Granted {
+                    node: self.clone(),
+                    info: *info,
+                })),
+                Err(error) => Ok(Err(error)),
+            }
+        };
+        patiently(self.patience, comes_back, search).await?
+    }
+
+    /// Asks the candidates of this scheduler. `Err`: all of them refused for now.
+    async fn follow(
+        &self,
+        request: &LeaseAllocRequest,
+        candidates: &[Candidate],
+    ) -> Result<Result<Granted, Error>, Error> {
+        let mut passed = PassedOver::default();
+        for it in candidates {
+            let request = LeaseAllocRequest {
+                resource_id: Some(it.resource_id),
+                follows_redirect: false,
+                ..request.clone()
+            };
+            let address = SocketAddr::from(it.endpoint);
+            let node = match self.other(address, it.node_id) {
+                Ok(node) => node,
+                Err(error) => return Ok(Err(error)),
+            };
+            let error = match node.ask(&request, Duration::ZERO).await {
+                Ok(Answer::Lease(info)) => return Ok(Ok(Granted { node, info: *info })),
+                Ok(Answer::Redirect(_)) => node.redirects_wrongly(),
+                Err(error) => error,
+            };
+            node.close_async().await;
+            tracing::debug!("node {address} did not grant the lease: {error}");
+            if !may_pass_over(&error) {
+                return Ok(Err(error.with(&format!(" (node {address})"))));
+            }
+            passed.add(it.node_id, address, error);
+        }
+        Err(passed.into_error(self.address()))
+    }
+
+    fn redirects_wrongly(&self) -> Error {
+        let why = "it redirects a request that says that it is not to be redirected, or not again";
+        self.protocol(why.to_owned())
+    }
+
+    /// Asks for a lease, and gives it back if it enforces less than requested. `patience`: how long a refusal for a moment
+    /// is repeated; a lost reply is settled for up to the patience of this handle.
+    async fn ask(&self, request: &LeaseAllocRequest, patience: Duration) -> Result<Answer, Error> {
+        let info = match self.settled(request, patience).await? {
+            Answer::Lease(_) if self.is_scheduler() => {
+                let why = "it is a scheduler, and answers with a lease: only a node grants one";
+                return Err(self.protocol(why.to_owned()));
+            }
+            Answer::Lease(info) => info,
+            Answer::Redirect(_) if !self.is_scheduler() => {
+                let why = "it redirects a request for a lease, and is no scheduler";
+                return Err(self.protocol(why.to_owned()));
+            }
+            redirect => return Ok(redirect),
+        };
+        let missing = unmet(request, &info);
+        if missing.is_empty() {
+            return Ok(Answer::Lease(info));
+        }
+        let freed = self.give_back(info.lease_id).await;
+        Err(Error::FailedClosed {
+            lease_id: info.lease_id,
+            missing,
+            freed,
+        })
+    }
+
+    async fn settled(
+        &self,
+        request: &LeaseAllocRequest,
+        patience: Duration,
+    ) -> Result<Answer, Error> {
+        let began = Instant::now();
+        let rest = || self.patient(self.patience.saturating_sub(began.elapsed()));
+        let lost = match self.patient(patience).answer(request).await {
+            Err(error) if error.may_have_happened() => error,
+            outcome => return outcome,
+        };
+        // A scheduler grants nothing, so nothing can have happened.
+        if !self.is_scheduler() && !rest().knows_request_tokens().await {
+            return Err(lost);
+        }
+        let again = || async { rest().answer(request).await };
+        match patiently(rest().patience, Error::may_have_happened, again).await {
+            Ok(answer) => Ok(answer),
+            Err(Error::Refused(refusal)) if refusal.class != RefusalClass::Transient => {
+                Err(Error::Refused(refusal))
+            }
+            // Nothing is known of the first request: it may have been granted.
+            Err(_without_a_decision) => Err(lost),
+        }
+    }
+
+    async fn answer(&self, request: &LeaseAllocRequest) -> Result<Answer, Error> {
+        match self
+            .call_async(Request::LeaseAlloc(request.clone()))
+            .await?
+        {
+            Reply::Lease(info) => Ok(Answer::Lease(Box::new(info))),
+            Reply::Redirect(candidates) => Ok(Answer::Redirect(candidates)),
+            other => Err(self.unexpected("a lease", &other)),
+        }
+    }
+
+    /// Whether the node knows request tokens: then the caller's leases show them, and LEASE_LIST is asked for one that
+    /// does. A node of an earlier version skips the token of a request, so a repeat could get a second lease there. The
+    /// reply that was lost would have told, and the version in GET_IDENTITY is for display. If no lease shows a token,
+    /// the caller decides.
+    async fn knows_request_tokens(&self) -> bool {
+        let mut after = Some(LeaseId(0));
+        while let Some(last) = after {
+            let list = Request::LeaseList {
+                after: last,
+                ended: true,
+            };
+            let Ok(Reply::Leases(page)) = self.call_async(list).await else {
+                return false;
+            };
+            if page.leases.iter().any(|it| it.request_token.is_some()) {
+                return true;
+            }
+            after = page.next.filter(|next| *next > last);
+        }
+        false
+    }
+
+    async fn give_back(&self, lease_id: LeaseId) -> bool {
+        let freed = self.call_async(Request::LeaseFree(lease_id)).await;
+        if let Err(error) = &freed {
+            tracing::warn!(%lease_id, "lease that failed closed was not given back: {error}");
+        }
+        freed.is_ok()
+    }
+}
+
+/// Whether another node may be asked after this error: there is no lease, and another node may decide otherwise.
+fn may_pass_over(error: &Error) -> bool {
+    match error {
+        Error::Refused(refusal) => {
+            // A quota holds at one node.
+            refusal.class == RefusalClass::Transient
+                || refusal.error == LeaseError::CapacityExceeded
+        }
+        Error::FailedClosed { freed, .. } => *freed,
+        // Nothing was asked. The clock of the node may be wrong.
+        Error::UntrustedNode { .. } | Error::IdentityRefused { .. } => true,
+        Error::Unreachable { .. } => !error.may_have_happened(),
+        _ => false,
+    }
+}
+
+/// Whether a scheduler whose nodes all ended with this error may name others a moment later.
+fn comes_back(error: &Error) -> bool {
+    is_momentary(error) || matches!(error, Error::Unreachable { .. })
+}
+
+/// The candidates that did not grant the lease.
+#[derive(Default)]
+struct PassedOver {
+    nodes: Vec<NodeId>,
+    /// The last one that refused, and its refusal.
+    refused: Option<(SocketAddr, Error)>,
+    /// The last one that was asked nothing, and why.
+    unasked: Option<Error>,
+}
+
+impl PassedOver {
+    fn add(&mut self, node: NodeId, address: SocketAddr, error: Error) {
+        if !self.nodes.contains(&node) {
+            self.nodes.push(node);
+        }
+        match error {
+            Error::Unreachable { .. }
+            | Error::UntrustedNode { .. }
+            | Error::IdentityRefused { .. } => self.unasked = Some(error),
+            refused => self.refused = Some((address, refused)),
+        }
+    }
+
+    /// The last refusal, else why the last candidate was asked nothing.
+    fn into_error(self, scheduler: &str) -> Error {
+        let nodes = match self.nodes.len() {
+            1 => "the only node".to_owned(),
+            more => format!("the last of {more} nodes"),
+        };
+        match (self.refused, self.unasked) {
+            (Some((address, refused)), unasked) => {
+                let unasked = unasked.map_or_else(String::new, |why| format!("; not asked: {why}"));
+                refused.with(&format!(
+                    " (node {address}, {nodes} that scheduler {scheduler} named{unasked})"
+                ))
+            }
+            (None, Some(error)) => {
+                error.with(&format!(" ({nodes} that scheduler {scheduler} named)"))
+            }
+            // The codec lets no redirect without candidates through.
+            (None, None) => Error::Protocol {
+                node: scheduler.to_owned(),
+                why: "it named no node".to_owned(),
+            },
+        }
+    }
+}
+
+fn random_token() -> Result<RequestToken, Error> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| Error::Local {
+        what: "make a random request token",
+        why: error.to_string(),
+    })?;
+    // Zero is no token.
+    Ok(RequestToken(u128::from_ne_bytes(bytes).max(1)))
+}

@@ -1,0 +1,14 @@
+//! What the nodes of a fabric have, and which of them may grant a request.
+//!
+//! Pure: no I/O, no clock, no thread. A [`View`] takes the reports of nodes; [`View::place`] names candidates for a
+//! request. It advises only: a node's own table decides, so a view that is late costs a refusal and never a second grant.
+//!
+//! Read first: `view.rs`, then `place.rs`.
+#![forbid(unsafe_code)]
+
+mod offer;
+mod place;
+mod view;
+
+pub use offer::Offer;
+pub use view::{NotTaken, Reporter, View};

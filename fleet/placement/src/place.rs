@@ -1,0 +1,174 @@
+//! Which nodes may grant a request: filter, then order. Isolation and transport only filter, and are never weakened
+//! (001 §6.3).
+
+use std::{
+    cmp::Reverse,
+    fmt::{self, Write},
+};
+
+use fabricbios_wire::{
+    CANDIDATES_MAX, Candidate, LeaseAllocRequest, LeaseError, LeaseTerms, NodeId, Refusal,
+    RefusalClass, Transport, health,
+};
+
+use crate::{Offer, View, view::Member};
+
+/// Why a resource on offer cannot grant the request, in the order in which it is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Removed {
+    /// Its health says that nothing is leased.
+    Fenced,
+    /// It does not have the class.
+    Class,
+    /// It does not have the transport.
+    Transport,
+    /// It has less than the amount.
+    Room,
+}
+
+/// How many resources each filter has removed.
+#[derive(Clone, Debug, Default)]
+struct Counts {
+    offers: usize,
+    removed: [usize; 4],
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const WHY: [&str; 4] = [
+            "fenced",
+            "without the class",
+            "without the transport",
+            "with less room",
+        ];
+        let told = { self.removed.iter().zip(WHY) }.filter(|(count, _)| **count > 0);
+        for (at, (count, why)) in told.enumerate() {
+            let comma = if at == 0 { "" } else { ", " };
+            write!(f, "{comma}{count} {why}")?;
+        }
+        Ok(())
+    }
+}
+
+impl View {
+    /// The nodes that may grant the request, the best first, each with one resource: of healthy nodes and resources those with
+    /// the most room, which spreads leases over nodes. `seed` decides among equal ones.
+    ///
+    /// # Errors
+    /// None may at the moment. The refusal is transient: a node that does not report now may.
+    pub fn place(&self, request: &LeaseAllocRequest, seed: u64) -> Result<Vec<Candidate>, Refusal> {
+        let mut counts = Counts::default();
+        let mut found: Vec<_> = { self.members.values() }
+            .filter_map(|member| best_of(member, request, &mut counts))
+            .collect();
+        if found.is_empty() {
+            return Err(self.refusal(request, &counts));
+        }
+        let class = class(&request.terms);
+        found.sort_by_cached_key(|(member, offer)| {
+            let room = Reverse(offer.available_of(class));
+            // A node that is not well itself may refuse every lease.
+            let is_ill = member.told.inventory.health != health::OK;
+            (
+                is_ill,
+                !offer.is_well(),
+                room,
+                mixed(seed, member.told.node_id),
+            )
+        });
+        found.truncate(CANDIDATES_MAX);
+        let candidates = found.into_iter().map(|(member, offer)| Candidate {
+            node_id: member.told.node_id,
+            endpoint: member.told.endpoint,
+            resource_id: offer.resource_id,
+        });
+        Ok(candidates.collect())
+    }
+
+    fn refusal(&self, request: &LeaseAllocRequest, counts: &Counts) -> Refusal {
+        let kind = request.resource_type();
+        if matches!(request.terms, LeaseTerms::Other(_)) {
+            let why = format!("resources of type {kind} are advertised, never leased");
+            return Refusal::new(LeaseError::InvalidArgs, RefusalClass::Permanent, why);
+        }
+        let nodes = self.len();
+        let mut why = match nodes {
+            0 => "no node reports to this scheduler at the moment".to_owned(),
+            1 => "the one node that reports cannot grant this".to_owned(),
+            _ => format!("none of the {nodes} nodes that report can grant this"),
+        };
+        let offers = counts.offers;
+        let told = match request.resource_id {
+            _ if nodes == 0 => Ok(()),
+            Some(id) if offers == 0 => write!(why, ": none offers resource {id} of type {kind}"),
+            None if offers == 0 => write!(why, ": none offers {kind}"),
+            _ => write!(why, ": of {offers} resources of type {kind}, {counts}"),
+        };
+        // Writing to a text does not fail.
+        told.ok();
+        why.push_str("; try again later, or ask a node itself");
+        let error = match counts.removed[Removed::Room as usize] {
+            0 => LeaseError::Unavailable,
+            _ => LeaseError::CapacityExceeded,
+        };
+        Refusal::new(error, RefusalClass::Transient, why)
+    }
+}
+
+/// The resource of the node that fits tightest, of the healthy ones first, as the node itself chooses.
+fn best_of<'a>(
+    member: &'a Member,
+    request: &LeaseAllocRequest,
+    counts: &mut Counts,
+) -> Option<(&'a Member, &'a Offer)> {
+    let class = class(&request.terms);
+    let named = request.resource_id;
+    let of_kind = { member.offers.iter() }.filter(|it| {
+        it.kind == request.resource_type() && named.is_none_or(|id| id == it.resource_id)
+    });
+    let fits = of_kind.filter(|offer| {
+        counts.offers += 1;
+        let removed = removed(offer, request, class);
+        if let Some(why) = removed {
+            counts.removed[why as usize] += 1;
+        }
+        removed.is_none()
+    });
+    let best = fits.min_by_key(|it| (!it.is_well(), it.available_of(class), it.resource_id))?;
+    Some((member, best))
+}
+
+fn removed(offer: &Offer, request: &LeaseAllocRequest, class: Option<u8>) -> Option<Removed> {
+    if offer.health == health::FENCED {
+        return Some(Removed::Fenced);
+    }
+    if class.is_some_and(|class| !offer.classes.contains(&class)) {
+        return Some(Removed::Class);
+    }
+    let wanted = request.transport;
+    if wanted != Transport::Auto && !offer.transports.contains(&wanted) {
+        return Some(Removed::Transport);
+    }
+    (offer.available_of(class) < request.capacity).then_some(Removed::Room)
+}
+
+/// The class that the request names, as its byte.
+fn class(terms: &LeaseTerms) -> Option<u8> {
+    match terms {
+        LeaseTerms::Cpu(terms) => terms.isolation.map(|it| it as u8),
+        LeaseTerms::Gpu(terms) => terms.exclusivity.map(|it| it as u8),
+        _ => None,
+    }
+}
+
+/// A number of the node that differs from seed to seed (the finalizer of SplitMix64).
+fn mixed(seed: u64, node_id: NodeId) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = node_id.0;
+    let mut z = seed.wrapping_add(u64::from_be_bytes([a, b, c, d, e, f, g, h]));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests;

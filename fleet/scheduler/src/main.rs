@@ -1,0 +1,60 @@
+//! The program `fabricbios-scheduler`.
+
+use std::{
+    io::{self, IsTerminal, Write},
+    process::ExitCode,
+};
+
+use anyhow::Context;
+use clap::Parser;
+use fabricbios_scheduler::{Scheduler, Settings};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+/// Tells clients which node may grant a lease. It holds no lease and no key of one: nodes go on without it, and clients
+/// can ask a node itself.
+#[derive(Debug, Parser)]
+#[command(name = "fabricbios-scheduler", version)]
+struct Cli {
+    #[command(flatten)]
+    settings: Settings,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(io::stderr)
+        .init();
+    match run(&cli.settings) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(settings: &Settings) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate()).context("listen for signals")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("listen for signals")?;
+        let scheduler = Scheduler::start(settings)?;
+        let (id, listen) = (scheduler.id(), scheduler.local_addr());
+        // Whoever has started the program may not read its output.
+        writeln!(io::stdout(), "READY scheduler={id} listen={listen}").ok();
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        scheduler.stop().await;
+        Ok(())
+    })
+}

@@ -1,0 +1,263 @@
+//! The task that owns the view: it takes reports, answers requests, and forgets nodes whose connection has ended.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use fabricbios_control::PeerRequest;
+use fabricbios_placement::{NotTaken, Reporter, View};
+use fabricbios_wire::{
+    Answer, Epoch, LeaseAllocRequest, LeaseError, NodeId, NodeIdentity, Refusal, RefusalClass,
+    Reply, Request,
+};
+use tokio::sync::mpsc;
+
+/// Reports that wait for the owner, and requests of all clients that do.
+const WAITING_MAX: usize = 4_096;
+/// Requests of one client that wait.
+const WAITING_OF_TENANT_MAX: usize = 256;
+
+/// Passes requests to the task that owns the view: reports in a queue of their own, so that clients cannot make a node
+/// look as if it were gone.
+#[derive(Clone, Debug)]
+pub(crate) struct Owner {
+    reports: mpsc::Sender<PeerRequest>,
+    requests: mpsc::Sender<(PeerRequest, Place)>,
+    waiting: Arc<Mutex<HashMap<String, usize>>>,
+}
+
+/// The place of a tenant's request that waits; dropping this gives it back.
+#[derive(Debug)]
+struct Place {
+    tenant: String,
+    waiting: Arc<Mutex<HashMap<String, usize>>>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut waiting = lock(&self.waiting);
+        match waiting.get_mut(&self.tenant) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(waiting.remove(&self.tenant)),
+        }
+    }
+}
+
+fn lock(waiting: &Mutex<HashMap<String, usize>>) -> MutexGuard<'_, HashMap<String, usize>> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Owner {
+    /// Starts the task. It ends when the last clone is dropped.
+    pub(crate) fn start(scheduler_id: NodeId) -> Self {
+        let (reports, of_nodes) = mpsc::channel(WAITING_MAX);
+        let (requests, of_clients) = mpsc::channel(WAITING_MAX);
+        tokio::spawn(Task::new(scheduler_id).run(of_nodes, of_clients));
+        Self {
+            reports,
+            requests,
+            waiting: Arc::default(),
+        }
+    }
+
+    /// Passes a request on, or refuses it. Never blocks.
+    pub(crate) fn pass_on(&self, request: PeerRequest) {
+        let refused = match &request.request {
+            Request::NodeReport(_) => {
+                { self.reports.try_send(request) }.map_err(|error| error.into_inner())
+            }
+            _ => match self.place(&request.principal.tenant) {
+                Some(place) => { self.requests.try_send((request, place)) }
+                    .map_err(|error| error.into_inner().0),
+                None => Err(request),
+            },
+        };
+        if let Err(request) = refused {
+            let busy = "the scheduler has too many requests waiting: try again a little later, or ask a node itself";
+            // The client may be gone.
+            request.reply.send(Err(transient(busy))).ok();
+        }
+    }
+
+    fn place(&self, tenant: &str) -> Option<Place> {
+        let mut waiting = lock(&self.waiting);
+        let count = waiting.entry(tenant.to_owned()).or_default();
+        if *count >= WAITING_OF_TENANT_MAX {
+            return None;
+        }
+        *count += 1;
+        Some(Place {
+            tenant: tenant.to_owned(),
+            waiting: Arc::clone(&self.waiting),
+        })
+    }
+}
+
+/// A connection of a node has ended.
+struct Ended {
+    node_id: NodeId,
+    connection: u64,
+}
+
+struct Task {
+    scheduler_id: NodeId,
+    /// When this scheduler started: its identity says so.
+    epoch: Epoch,
+    view: View,
+    /// Why the last refused report of each node was.
+    told: HashMap<NodeId, String>,
+    ended: mpsc::UnboundedSender<Ended>,
+    /// One message for each connection that has reported.
+    ends: mpsc::UnboundedReceiver<Ended>,
+}
+
+impl Task {
+    fn new(scheduler_id: NodeId) -> Self {
+        let (ended, ends) = mpsc::unbounded_channel();
+        Self {
+            scheduler_id,
+            epoch: Epoch(now_unix_ms()),
+            view: View::default(),
+            told: HashMap::new(),
+            ended,
+            ends,
+        }
+    }
+
+    async fn run(
+        mut self,
+        mut of_nodes: mpsc::Receiver<PeerRequest>,
+        mut of_clients: mpsc::Receiver<(PeerRequest, Place)>,
+    ) {
+        loop {
+            tokio::select! {
+                // Clients are answered by what is known.
+                biased;
+                Some(ended) = self.ends.recv() => self.forget(&ended),
+                Some(report) = of_nodes.recv() => self.answer(report),
+                request = of_clients.recv() => match request {
+                    Some((request, _place)) => self.answer(request),
+                    None => return,
+                },
+            }
+        }
+    }
+
+    fn answer(&mut self, request: PeerRequest) {
+        let answer = match &request.request {
+            Request::Ping(number) => Ok(Reply::Pong(*number)),
+            Request::GetIdentity => Ok(Reply::Identity(self.identity(&request))),
+            Request::LeaseAlloc(wanted) => self.place(wanted),
+            Request::NodeList(after) => Ok(Reply::Nodes(self.view.page(*after))),
+            Request::NodeReport(_) => self.report(&request),
+            // The server refuses what a scheduler does not answer.
+            _ => Err(Refusal::new(
+                LeaseError::Unsupported,
+                RefusalClass::Permanent,
+                "a scheduler does not answer this request",
+            )),
+        };
+        // The peer may be gone.
+        request.reply.send(answer).ok();
+    }
+
+    fn identity(&self, asked: &PeerRequest) -> NodeIdentity {
+        let ip = asked.local_ip.unwrap_or(asked.listen.ip());
+        NodeIdentity {
+            node_id: self.scheduler_id,
+            epoch: self.epoch,
+            endpoint: SocketAddr::new(ip, asked.listen.port()).into(),
+            role: asked.principal.role,
+            tenant: asked.principal.tenant.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+
+    fn place(&self, wanted: &LeaseAllocRequest) -> Answer {
+        if !wanted.follows_redirect {
+            let why = "this is a scheduler, which grants nothing, and the client does not follow a redirect to a node: use a \
+                newer client, or ask a node itself; `fabricctl node list` names the nodes";
+            return Err(transient(why));
+        }
+        let mut seed = [0; 8];
+        // Without randomness the order of equal nodes is the same each time.
+        getrandom::fill(&mut seed).ok();
+        let placed = self.view.place(wanted, u64::from_ne_bytes(seed));
+        placed.map(Reply::Redirect)
+    }
+
+    fn report(&mut self, request: &PeerRequest) -> Answer {
+        let Request::NodeReport(report) = &request.request else {
+            return Ok(Reply::Reported);
+        };
+        let peer = &request.peer;
+        let from = Reporter {
+            node_id: peer.key,
+            labels: peer.labels.iter().map(ToString::to_string).collect(),
+            connection: peer.connection.number,
+        };
+        match self.view.report(&from, now_unix_ms(), report.clone()) {
+            Ok(is_first) => {
+                if is_first {
+                    let endpoint = report.endpoint;
+                    tracing::info!(node_id = %from.node_id, %endpoint, nodes = self.view.len(), "a node reports");
+                    self.await_end(&from, peer.connection.clone());
+                }
+                Ok(Reply::Reported)
+            }
+            Err(why) => {
+                // One line, however often the node repeats it.
+                let told = self.told.insert(from.node_id, why.to_string());
+                if told.as_deref() != Some(&*why.to_string()) {
+                    tracing::warn!(node_id = %from.node_id, %why, "a report was refused");
+                }
+                Err(not_taken(&why))
+            }
+        }
+    }
+
+    fn await_end(&self, of: &Reporter, connection: fabricbios_control::PeerConnection) {
+        let ended = self.ended.clone();
+        let (node_id, number) = (of.node_id, of.connection);
+        tokio::spawn(async move {
+            connection.closed().await;
+            let connection = number;
+            // The scheduler may be stopping.
+            ended
+                .send(Ended {
+                    node_id,
+                    connection,
+                })
+                .ok();
+        });
+    }
+
+    fn forget(&mut self, ended: &Ended) {
+        if self.view.gone(ended.node_id, ended.connection) {
+            let nodes = self.view.len();
+            tracing::info!(node_id = %ended.node_id, nodes, "a node is gone: its connection has ended");
+        }
+    }
+}
+
+fn not_taken(why: &NotTaken) -> Refusal {
+    let (error, class) = match why {
+        NotTaken::OtherNode { .. } => (LeaseError::NotPermitted, RefusalClass::Permanent),
+        NotTaken::TooLarge => (LeaseError::InvalidArgs, RefusalClass::Permanent),
+        NotTaken::Sequence { .. } => (LeaseError::InvalidArgs, RefusalClass::Transient),
+        NotTaken::LaterConnection => (LeaseError::ResourceBusy, RefusalClass::Transient),
+    };
+    Refusal::new(error, class, why.to_string())
+}
+
+fn transient(why: &str) -> Refusal {
+    Refusal::new(LeaseError::Unavailable, RefusalClass::Transient, why)
+}
+
+fn now_unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX))
+}

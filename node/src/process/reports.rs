@@ -1,0 +1,220 @@
+//! Reports to the schedulers of the fabric: one task for each. A scheduler that is slow, stopped or gone delays nothing
+//! here.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use fabricbios_control::{CallError, Caller, Membership};
+use fabricbios_wire::{
+    InventoryForm, LeaseError, NodeReport, REPORT_BYTES_MAX, Refusal, Reply, Request,
+    ResourceInventory, Role,
+};
+use tokio::{
+    sync::{oneshot, watch},
+    time::{interval, sleep, timeout},
+};
+
+use crate::{
+    driver::{Input, Requester, mailbox::Sender, requests::pass_on},
+    inventory::detection::Detection,
+};
+
+/// Shortest time between two reports: what changes meanwhile is in one report.
+const EVERY: Duration = Duration::from_millis(50);
+/// The health of hardware changes without a word: the node looks this often.
+const LOOK: Duration = Duration::from_secs(5);
+/// A report that says nothing new follows so long after the one before: a scheduler that has heard another node with a
+/// copy of this node's key hears this one again.
+const AGAIN: Duration = Duration::from_secs(30);
+/// A driver that does not answer for this time grants nothing.
+const DRIVER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pause after a failed connection, which doubles up to the second value. Half of it is random, so that the nodes
+/// of a fabric do not come back all at once.
+const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
+
+/// What a node needs to report.
+#[derive(Clone, Debug)]
+pub(super) struct Reporter {
+    pub(super) membership: Membership,
+    pub(super) driver: Sender<Input>,
+    pub(super) detection: Arc<Detection>,
+    /// Where the control plane listens.
+    pub(super) listen: SocketAddr,
+    /// The address in endpoints, if the operator set one.
+    pub(super) advertise: Option<IpAddr>,
+    /// Changes whenever leases or resources may have.
+    pub(super) changed: watch::Receiver<()>,
+}
+
+/// Why reports to a scheduler have ended.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error("it refused a report: {0}")]
+    Refused(#[from] Refusal),
+    #[error("the inventory has more than {REPORT_BYTES_MAX} bytes")]
+    TooLarge,
+    #[error("the node has joined another fabric")]
+    OtherIdentity,
+    #[error("the node does not answer itself")]
+    Hung,
+    /// The node is stopping.
+    #[error("the driver has stopped")]
+    Stopped,
+}
+
+impl Reporter {
+    /// Reports to this scheduler until the node stops.
+    pub(super) async fn run(mut self, scheduler: String) {
+        let mut identities = self.membership.changes();
+        let (mut pause, mut told) = (PAUSES[0], String::new());
+        loop {
+            identities.mark_unchanged();
+            let ended = self.report_to(&scheduler, &mut identities, &mut told).await;
+            let Err((ended, was_taken)) = ended else {
+                return;
+            };
+            let why = ended.to_string();
+            if told != why {
+                tracing::warn!(
+                    scheduler,
+                    why,
+                    "the node does not report to a scheduler; it tries again"
+                );
+                told = why;
+            }
+            pause = match was_taken {
+                true => PAUSES[0],
+                false => pause,
+            };
+            tokio::select! {
+                () = sleep(jittered(pause)) => {}
+                Ok(()) = identities.changed() => {}
+            }
+            pause = PAUSES[1].min(2 * pause);
+        }
+    }
+
+    /// Reports over one connection until it ends. `Ok`: the node stops. The error says also whether a report was taken.
+    async fn report_to(
+        &mut self,
+        scheduler: &str,
+        identities: &mut watch::Receiver<Arc<fabricbios_fabric::Fabric>>,
+        told: &mut String,
+    ) -> Result<(), (Ended, bool)> {
+        let mut taken = 0;
+        let ended = self.connected(scheduler, identities, told, &mut taken);
+        match ended.await {
+            Ended::Stopped => Ok(()),
+            ended => Err((ended, taken > 0)),
+        }
+    }
+
+    async fn connected(
+        &mut self,
+        scheduler: &str,
+        identities: &mut watch::Receiver<Arc<fabricbios_fabric::Fabric>>,
+        told: &mut String,
+        taken: &mut u64,
+    ) -> Ended {
+        let fabric = self.membership.now();
+        let caller = match Caller::connect(scheduler, &fabric, Role::Scheduler).await {
+            Ok(caller) => caller,
+            Err(error) => return error.into(),
+        };
+        let mut last = None;
+        let mut look = interval(LOOK);
+        let mut again = interval(AGAIN);
+        loop {
+            self.changed.mark_unchanged();
+            let answer = match timeout(DRIVER_TIMEOUT, self.inventory()).await {
+                Ok(Some(answer)) => answer,
+                Ok(None) => return Ended::Stopped,
+                Err(_late) => return Ended::Hung,
+            };
+            // Without a place in the driver's queue the last report stands a little longer.
+            if let Ok(inventory) = answer
+                && last.as_ref() != Some(&inventory)
+            {
+                match self.send(&caller, *taken + 1, &inventory).await {
+                    Ok(()) => {}
+                    Err(Ended::Refused(why)) if why.error == LeaseError::Unavailable => {
+                        sleep(PAUSES[0]).await;
+                        continue;
+                    }
+                    Err(ended) => return ended,
+                }
+                if *taken == 0 {
+                    tracing::info!(scheduler, at = %caller.remote(), "the node reports to a scheduler");
+                    told.clear();
+                }
+                *taken += 1;
+                last = Some(inventory);
+            }
+            tokio::select! {
+                changed = self.changed.changed() => if changed.is_err() {
+                    return Ended::Stopped;
+                },
+                _ = look.tick() => self.detection.refresh().await,
+                _ = again.tick() => last = None,
+                ended = caller.closed() => return ended.into(),
+                Ok(()) = identities.changed() => return Ended::OtherIdentity,
+            }
+            sleep(EVERY).await;
+        }
+    }
+
+    async fn send(
+        &self,
+        caller: &Caller,
+        sequence: u64,
+        inventory: &ResourceInventory,
+    ) -> Result<(), Ended> {
+        let listen = self.listen.ip();
+        let of_listen = (!listen.is_unspecified()).then_some(listen);
+        let ip = self.advertise.or(of_listen).or_else(|| caller.local_ip());
+        let report = NodeReport {
+            sequence,
+            endpoint: SocketAddr::new(ip.unwrap_or(listen), self.listen.port()).into(),
+            inventory: inventory.clone(),
+        };
+        if !report.fits() {
+            return Err(Ended::TooLarge);
+        }
+        caller.call(&Request::NodeReport(report)).await??;
+        Ok(())
+    }
+
+    /// Asks the driver. `None`: it has stopped.
+    async fn inventory(&self) -> Option<Result<ResourceInventory, Refusal>> {
+        let (reply, answer) = oneshot::channel();
+        let input = Input::Request {
+            requester: Requester {
+                tenant: "node.fabricbios".into(),
+                reached: None,
+                control: None,
+                reply,
+            },
+            role: Role::Operator,
+            request: Request::GetInventory(InventoryForm::Structured),
+        };
+        pass_on(&self.driver, None, input);
+        match answer.await.ok()? {
+            Ok(Reply::Inventory(inventory)) => Some(Ok(inventory)),
+            Ok(_) => None,
+            Err(refusal) => Some(Err(refusal)),
+        }
+    }
+}
+
+/// Between a half and the whole of the pause.
+fn jittered(pause: Duration) -> Duration {
+    let mut random = [0];
+    // Without randomness nodes may come back at the same time.
+    getrandom::fill(&mut random).ok();
+    pause / 2 + pause / 2 * u32::from(random[0]) / 255
+}
