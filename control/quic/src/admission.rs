@@ -39,6 +39,8 @@ pub struct Limits {
     pub handshake_timeout: Duration,
     /// The longest time from the opening of a stream to the end of its frame.
     pub request_timeout: Duration,
+    /// The longest time that a peer may take to read an answer.
+    pub answer_timeout: Duration,
     /// A connection is closed after this long without a packet. Clients send keep-alives.
     pub idle_timeout: Duration,
 }
@@ -56,6 +58,7 @@ impl Default for Limits {
             session_openings_max: 64,
             handshake_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(10),
+            answer_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(30),
         }
     }
@@ -64,7 +67,7 @@ impl Default for Limits {
 /// The reason why a connection is refused: the limit that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Full {
-    #[error("the node has too many connections")]
+    #[error("too many connections")]
     Node,
     #[error("this address has too many connections")]
     Source,

@@ -8,9 +8,12 @@ use std::{
 };
 
 use fabricbios_fabric::{Peer, Principal};
-use fabricbios_wire::{Header, LeaseError, Refusal, RefusalClass, Request, encode_answer};
+use fabricbios_wire::{Header, LeaseError, Refusal, RefusalClass, Request, Role, encode_answer};
 use quinn::{Connection, RecvStream, SendStream, VarInt};
-use tokio::{sync::oneshot, time::timeout};
+use tokio::{
+    sync::{Semaphore, oneshot},
+    time::timeout,
+};
 
 use crate::{
     PeerRequest, RequestPeer, close,
@@ -22,6 +25,9 @@ use crate::{
 
 /// How long the acknowledgement of an answer may take.
 pub(crate) const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Lists of one connection that are made or delivered at once, each of a frame of up to 64 KiB: a peer that reads no
+/// answers makes the node hold no more.
+pub(crate) const LISTS_MAX: usize = 8;
 
 /// One stream of one peer.
 pub(crate) struct Conversation {
@@ -31,6 +37,8 @@ pub(crate) struct Conversation {
     local_ip: Option<IpAddr>,
     pub(crate) remote: SocketAddr,
     pub(crate) windows: Arc<Windows>,
+    /// [`LISTS_MAX`] of the connection.
+    lists: Arc<Semaphore>,
 }
 
 impl Conversation {
@@ -40,6 +48,7 @@ impl Conversation {
         peer: &Peer,
         of_peer: &RequestPeer,
         windows: &Arc<Windows>,
+        lists: &Arc<Semaphore>,
     ) -> Self {
         Self {
             shared: Arc::clone(shared),
@@ -48,6 +57,7 @@ impl Conversation {
             local_ip: connection.local_ip().map(|ip| ip.to_canonical()),
             remote: connection.remote_address(),
             windows: Arc::clone(windows),
+            lists: Arc::clone(lists),
         }
     }
 
@@ -55,13 +65,19 @@ impl Conversation {
         let Some(received) = read_frame(&mut recv, self.shared.limits.request_timeout).await else {
             return;
         };
-        let remote = self.remote;
+        let (remote, limit) = (self.remote, self.shared.limits.answer_timeout);
+        let lists = Arc::clone(&self.lists);
+        let mut place = None;
         // Once the answer is known, the rest of the request is not needed.
         let mut stop = || recv.stop(VarInt::from_u32(close::DONE)).ok();
         let bytes = match received {
             Received::Session(first) => return self.session(first, send, recv).await,
             Received::Request(header, request) => {
                 stop();
+                if is_list(&request) {
+                    // It fails only for a closed semaphore, and this one is never closed.
+                    place = lists.acquire().await.ok();
+                }
                 self.ask(header, request).await
             }
             Received::Answer(bytes) => {
@@ -69,9 +85,10 @@ impl Conversation {
                 bytes
             }
         };
-        if let Err(problem) = deliver(&mut send, &bytes).await {
+        if let Err(problem) = deliver(&mut send, &bytes, limit).await {
             tracing::debug!(%remote, "answer not delivered: {problem}");
         }
+        drop(place);
     }
 
     async fn ask(self, header: Header, request: Request) -> Vec<u8> {
@@ -92,13 +109,15 @@ impl Conversation {
             request,
             reply,
         });
-        let answer = replied.await.unwrap_or_else(|_| Err(stopping()));
+        let answer = replied
+            .await
+            .unwrap_or_else(|_| Err(stopping(fabric.role())));
         encode_answer(&header, &answer)
     }
 }
 
-fn stopping() -> Refusal {
-    let message = "the node is stopping; try again, or another node";
+fn stopping(server: Role) -> Refusal {
+    let message = format!("the {server} is stopping; try again, or another {server}");
     Refusal::new(LeaseError::Unavailable, RefusalClass::Transient, message)
 }
 
@@ -125,9 +144,31 @@ async fn read_chunks(
     Ok(None)
 }
 
-/// Waits until the peer has acknowledged the answer, so that a shutdown does not overtake it.
-pub(crate) async fn deliver(send: &mut SendStream, bytes: &[u8]) -> io::Result<()> {
-    send.write_all(bytes).await?;
+/// Whether the answer may be as long as a frame.
+fn is_list(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::GetInventory(_)
+            | Request::LeaseList { .. }
+            | Request::FenceList
+            | Request::NodeList(_)
+    )
+}
+
+/// Waits until the peer has acknowledged the answer, so that a shutdown does not overtake it. A peer that takes no
+/// bytes for `limit` loses the answer.
+pub(crate) async fn deliver(
+    send: &mut SendStream,
+    bytes: &[u8],
+    limit: Duration,
+) -> io::Result<()> {
+    match timeout(limit, send.write_all(bytes)).await {
+        Ok(written) => written?,
+        Err(late) => {
+            send.reset(VarInt::from_u32(close::NOT_READ)).ok();
+            return Err(late.into());
+        }
+    }
     send.finish()?;
     timeout(DELIVERY_TIMEOUT, send.stopped()).await??;
     Ok(())

@@ -89,7 +89,9 @@ impl Conversation {
                 tracing::debug!(%remote, %lease_id, session, %refusal, "a session was refused");
                 recv.stop(VarInt::from_u32(close::DONE)).ok();
                 let bytes = encode_answer(&first.header, &Err(refusal));
-                if let Err(problem) = deliver(&mut send, &bytes).await {
+                if let Err(problem) =
+                    deliver(&mut send, &bytes, self.shared.limits.answer_timeout).await
+                {
                     tracing::debug!(%remote, "answer not delivered: {problem}");
                 }
                 return;

@@ -19,7 +19,7 @@ use fabricbios_wire::{Answer, Request, Role};
 use quinn::{Connection, ConnectionError, Endpoint, Incoming, VarInt};
 use rustls::pki_types::CertificateDer;
 use tokio::{
-    sync::{oneshot, watch},
+    sync::{Semaphore, oneshot, watch},
     task::{JoinHandle, JoinSet},
     time::{error::Elapsed, timeout},
 };
@@ -28,7 +28,7 @@ use crate::{
     Limits, Membership, PeerConnection, RequestPeer, SessionConnector,
     admission::{Admission, Full, Place},
     close,
-    conversation::Conversation,
+    conversation::{Conversation, LISTS_MAX},
     endpoint::{endpoint, server_config},
     gpu_stream::Windows,
     noise::Noise,
@@ -38,7 +38,7 @@ use crate::{
 /// How long the close of all connections may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A request of an authenticated peer. If `reply` is dropped, the peer receives the refusal that the node is stopping.
+/// A request of an authenticated peer. If `reply` is dropped, the peer receives the refusal that the server is stopping.
 #[derive(Debug)]
 pub struct PeerRequest {
     /// Who asks, and in which role.
@@ -168,10 +168,8 @@ impl Server {
         self.stop.send_replace(true);
         timeout(patience, &mut self.accepting).await.ok();
         // Closes before the remaining streams are dropped: a connection without streams would close with another code.
-        self.endpoint.close(
-            VarInt::from_u32(close::SHUTTING_DOWN),
-            b"the node is shutting down",
-        );
+        self.endpoint
+            .close(VarInt::from_u32(close::SHUTTING_DOWN), b"shutting down");
         self.accepting.abort();
         if timeout(CLOSE_TIMEOUT, self.endpoint.wait_idle())
             .await
@@ -316,6 +314,7 @@ async fn serve_streams(
 ) {
     let mut streams = JoinSet::new();
     let windows = Windows::of(&connection, &shared.limits);
+    let lists = Arc::new(Semaphore::new(LISTS_MAX));
     let number = shared.next_connection.fetch_add(1, Ordering::Relaxed);
     let (of_peer, until_end) = PeerConnection::new(number, connection.remote_address());
     let of_peer = RequestPeer {
@@ -325,13 +324,13 @@ async fn serve_streams(
     };
     let (code, reason) = loop {
         tokio::select! {
-            _ = stop.changed() => break (close::SHUTTING_DOWN, "the node is shutting down"),
+            _ = stop.changed() => break (close::SHUTTING_DOWN, "shutting down"),
             stream = connection.accept_bi() => match stream {
                 Ok(_) if SystemTime::now() > peer.not_after => {
                     break (close::EXPIRED, "the certificate has expired");
                 }
                 Ok((send, recv)) => {
-                    let conversation = Conversation::new(shared, &connection, &peer, &of_peer, &windows);
+                    let conversation = Conversation::new(shared, &connection, &peer, &of_peer, &windows, &lists);
                     streams.spawn(conversation.answer(send, recv));
                 }
                 Err(_) => break (close::DONE, ""),

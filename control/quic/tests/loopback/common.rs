@@ -215,6 +215,15 @@ impl World {
             .unwrap()
     }
 
+    /// A client that takes ten bytes of an answer until it reads them.
+    pub(crate) async fn connect_reading_little(&self, credentials: &Credentials) -> Client {
+        let mut config = client_config(Some(credentials), &self.ca(), ALPN);
+        let mut transport = quinn::TransportConfig::default();
+        transport.stream_receive_window(10_u32.into());
+        config.transport_config(Arc::new(transport));
+        Client::dial_as(self.addr, config).await.unwrap()
+    }
+
     /// Connects and sends a request. A refused certificate shows only when the request is sent.
     pub(crate) async fn try_call(
         &self,
@@ -395,8 +404,11 @@ impl Client {
         ca: &CertificateDer<'static>,
         alpn: &[u8],
     ) -> Result<Self, String> {
+        Self::dial_as(to, client_config(credentials, ca, alpn)).await
+    }
+
+    async fn dial_as(to: SocketAddr, config: quinn::ClientConfig) -> Result<Self, String> {
         let endpoint = Endpoint::client(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-        let config = client_config(credentials, ca, alpn);
         let connecting = endpoint
             .connect_with(config, to, "node.fabricbios")
             .unwrap();
