@@ -121,7 +121,7 @@ impl Conversation {
     }
 
     async fn connect(&self, open: SessionOpen) -> Result<(AsyncUnixStream, SessionPlace), Refusal> {
-        rights::check_session(&self.peer)?;
+        rights::check_session(&self.peer, self.shared.membership.now().role())?;
         let principal = self.peer.principal.clone();
         let mut place = self.shared.sessions.begin(&principal)?;
         let connector = Arc::clone(&self.shared.connector);

@@ -92,8 +92,12 @@ fn no_scheduler(request: MessageType, fabric: &Fabric) -> Refusal {
 ///
 /// # Errors
 /// If it may not, whatever the lease is.
-pub(crate) fn check_session(peer: &Peer) -> Result<(), Refusal> {
+pub(crate) fn check_session(peer: &Peer, server: Role) -> Result<(), Refusal> {
     match peer.principal.role {
+        _ if server == Role::Scheduler => Err(not_permitted(
+            "this is a scheduler, which has no session: open it at the node that has the lease"
+                .to_owned(),
+        )),
         Role::Tenant | Role::Operator => Ok(()),
         role @ (Role::Node | Role::Scheduler) => Err(of_member(role)),
     }
@@ -230,7 +234,8 @@ mod tests {
         for peer in peers_of(&node) {
             let role = peer.principal.role;
             let may = matches!(role, Role::Tenant | Role::Operator);
-            assert_eq!(check_session(&peer).is_ok(), may, "{role}");
+            assert_eq!(check_session(&peer, Role::Node).is_ok(), may, "{role}");
+            assert!(check_session(&peer, Role::Scheduler).is_err());
         }
     }
 

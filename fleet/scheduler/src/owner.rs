@@ -4,21 +4,24 @@ use std::{
     collections::HashMap,
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use fabricbios_control::PeerRequest;
+use fabricbios_fabric::Principal;
 use fabricbios_placement::{NotTaken, Reporter, View};
 use fabricbios_wire::{
     Answer, Epoch, LeaseAllocRequest, LeaseError, NodeId, NodeIdentity, Refusal, RefusalClass,
     Reply, Request,
 };
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::TrySendError};
 
 /// Reports that wait for the owner, and requests of all clients that do.
 const WAITING_MAX: usize = 4_096;
-/// Requests of one client that wait.
+/// Requests of one tenant or operator that wait.
 const WAITING_OF_TENANT_MAX: usize = 256;
+/// A node that comes and goes more often has no more lines in the log.
+const ONE_LINE_PER: Duration = Duration::from_secs(10);
 
 /// Passes requests to the task that owns the view: reports in a queue of their own, so that clients cannot make a node
 /// look as if it were gone.
@@ -26,14 +29,14 @@ const WAITING_OF_TENANT_MAX: usize = 256;
 pub(crate) struct Owner {
     reports: mpsc::Sender<PeerRequest>,
     requests: mpsc::Sender<(PeerRequest, Place)>,
-    waiting: Arc<Mutex<HashMap<String, usize>>>,
+    waiting: Arc<Mutex<HashMap<Principal, usize>>>,
 }
 
 /// The place of a tenant's request that waits; dropping this gives it back.
 #[derive(Debug)]
 struct Place {
-    tenant: String,
-    waiting: Arc<Mutex<HashMap<String, usize>>>,
+    tenant: Principal,
+    waiting: Arc<Mutex<HashMap<Principal, usize>>>,
 }
 
 impl Drop for Place {
@@ -46,7 +49,7 @@ impl Drop for Place {
     }
 }
 
-fn lock(waiting: &Mutex<HashMap<String, usize>>) -> MutexGuard<'_, HashMap<String, usize>> {
+fn lock(waiting: &Mutex<HashMap<Principal, usize>>) -> MutexGuard<'_, HashMap<Principal, usize>> {
     waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -67,9 +70,10 @@ impl Owner {
     pub(crate) fn pass_on(&self, request: PeerRequest) {
         let refused = match &request.request {
             Request::NodeReport(_) => {
-                { self.reports.try_send(request) }.map_err(|error| error.into_inner())
+                let sent = self.reports.try_send(request);
+                sent.map_err(TrySendError::into_inner)
             }
-            _ => match self.place(&request.principal.tenant) {
+            _ => match self.place(&request.principal) {
                 Some(place) => { self.requests.try_send((request, place)) }
                     .map_err(|error| error.into_inner().0),
                 None => Err(request),
@@ -82,15 +86,15 @@ impl Owner {
         }
     }
 
-    fn place(&self, tenant: &str) -> Option<Place> {
+    fn place(&self, tenant: &Principal) -> Option<Place> {
         let mut waiting = lock(&self.waiting);
-        let count = waiting.entry(tenant.to_owned()).or_default();
+        let count = waiting.entry(tenant.clone()).or_default();
         if *count >= WAITING_OF_TENANT_MAX {
             return None;
         }
         *count += 1;
         Some(Place {
-            tenant: tenant.to_owned(),
+            tenant: tenant.clone(),
             waiting: Arc::clone(&self.waiting),
         })
     }
@@ -109,6 +113,8 @@ struct Task {
     view: View,
     /// Why the last refused report of each node was.
     told: HashMap<NodeId, String>,
+    /// When the log said last that a node comes or goes.
+    said: HashMap<NodeId, Instant>,
     ended: mpsc::UnboundedSender<Ended>,
     /// One message for each connection that has reported.
     ends: mpsc::UnboundedReceiver<Ended>,
@@ -122,6 +128,7 @@ impl Task {
             epoch: Epoch(now_unix_ms()),
             view: View::default(),
             told: HashMap::new(),
+            said: HashMap::new(),
             ended,
             ends,
         }
@@ -202,8 +209,10 @@ impl Task {
         match self.view.report(&from, now_unix_ms(), report.clone()) {
             Ok(is_first) => {
                 if is_first {
-                    let endpoint = report.endpoint;
-                    tracing::info!(node_id = %from.node_id, %endpoint, nodes = self.view.len(), "a node reports");
+                    let (endpoint, nodes) = (report.endpoint, self.view.len());
+                    if self.may_say(from.node_id) {
+                        tracing::info!(node_id = %from.node_id, %endpoint, nodes, "a node reports");
+                    }
                     self.await_end(&from, peer.connection.clone());
                 }
                 Ok(Reply::Reported)
@@ -238,8 +247,21 @@ impl Task {
     fn forget(&mut self, ended: &Ended) {
         if self.view.gone(ended.node_id, ended.connection) {
             let nodes = self.view.len();
-            tracing::info!(node_id = %ended.node_id, nodes, "a node is gone: its connection has ended");
+            if self.may_say(ended.node_id) {
+                tracing::info!(node_id = %ended.node_id, nodes, "a node is gone: its connection has ended");
+            }
         }
+    }
+
+    /// Whether the log says that this node comes or goes.
+    fn may_say(&mut self, node_id: NodeId) -> bool {
+        let now = Instant::now();
+        let last = self.said.get(&node_id);
+        let may = last.is_none_or(|last| now.duration_since(*last) >= ONE_LINE_PER);
+        if may {
+            self.said.insert(node_id, now);
+        }
+        may
     }
 }
 

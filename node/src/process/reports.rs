@@ -176,7 +176,14 @@ impl Reporter {
     ) -> Result<(), Ended> {
         let listen = self.listen.ip();
         let of_listen = (!listen.is_unspecified()).then_some(listen);
-        let ip = self.advertise.or(of_listen).or_else(|| caller.local_ip());
+        let chosen = self.advertise.or(of_listen);
+        let ip = chosen.or_else(|| caller.local_ip());
+        if sequence == 1 && chosen.is_none() && ip.is_some_and(|ip| ip.is_loopback()) {
+            tracing::warn!(
+                at = %caller.remote(),
+                "the node reports a loopback address to a scheduler: clients on other machines do not reach it; set --advertise"
+            );
+        }
         let report = NodeReport {
             sequence,
             endpoint: SocketAddr::new(ip.unwrap_or(listen), self.listen.port()).into(),
