@@ -6,16 +6,20 @@ use std::{
 };
 
 use fabricbios_wire::{
-    Candidate, LeaseAllocRequest, LeaseError, LeaseId, LeaseInfo, NodeId, RefusalClass, Reply,
-    Request, RequestToken,
+    Candidate, LeaseAllocRequest, LeaseId, LeaseInfo, RefusalClass, Reply, Request, RequestToken,
 };
+use tokio::time::timeout;
 
 use crate::{
     Error, Node,
-    patience::{is_momentary, patiently},
+    passed_over::{PassedOver, comes_back, may_pass_over},
+    patience::patiently,
     runtime::{run, wait},
     unmet::unmet,
 };
+
+/// How long connecting to a candidate may take while more candidates follow.
+const DIAL_WITHIN: Duration = Duration::from_secs(2);
 
 /// A new lease.
 #[derive(Clone, Debug)]
@@ -53,9 +57,15 @@ impl Node {
     /// Requests a lease as [`Node::alloc_async`], of this node, or through this scheduler, which names nodes.
     ///
     /// These are asked one after the other, each once and by its id, until one grants the lease. A node that refuses for
-    /// now, that cannot be reached, or at whose address another one answers, is passed over. Another refusal is returned at
-    /// once, and so is a lost reply: the lease may be there. If no node grants the lease, the last refusal is returned;
+    /// now or does not have the resource any more, that cannot be reached (within 2 s while more nodes follow), or at whose
+    /// address another one answers, is passed over. Another refusal is returned at once, and so is a lost reply, also of a
+    /// node that does not answer in time: the lease may be there. If no node grants the lease, the last refusal is returned;
     /// while that is one for a moment only, the scheduler is asked anew, for up to the patience.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if the request has a token and this is a scheduler: a token is the promise of one node, and another
+    /// one would grant a second lease. A program that repeats a request after its own restart chooses a node
+    /// ([`Node::nodes`], [`Node::reporting`]), keeps its address and id with the token, and asks that node itself.
     pub async fn acquire_async(&self, mut request: LeaseAllocRequest) -> Result<Granted, Error> {
         request.follows_redirect = true;
         let node = self.clone();
@@ -69,6 +79,12 @@ impl Node {
 
     async fn search(&self, request: LeaseAllocRequest) -> Result<Granted, Error> {
         let (began, token) = (Instant::now(), request.request_token);
+        if token.is_some() && request.follows_redirect {
+            self.connected().await?;
+            if self.is_scheduler() {
+                return Err(self.takes_no_token());
+            }
+        }
         // The inner result is final.
         let search = || async {
             let request = LeaseAllocRequest {
@@ -80,6 +96,7 @@ impl Node {
                 Ok(Answer::Redirect(_)) if !request.follows_redirect => {
                     Ok(Err(self.redirects_wrongly()))
                 }
+                Ok(Answer::Redirect(_)) if token.is_some() => Ok(Err(self.takes_no_token())),
                 Ok(Answer::Redirect(candidates)) => node.follow(&request, &candidates).await,
                 Ok(Answer::Lease(info)) => Ok(Ok(Granted {
                     node: self.clone(),
@@ -98,14 +115,16 @@ impl Node {
         candidates: &[Candidate],
     ) -> Result<Result<Granted, Error>, Error> {
         let mut passed = PassedOver::default();
-        for it in candidates {
+        for (at, it) in candidates.iter().enumerate() {
             let request = LeaseAllocRequest {
                 resource_id: Some(it.resource_id),
                 follows_redirect: false,
                 ..request.clone()
             };
             let address = SocketAddr::from(it.endpoint);
-            let node = match self.other(address, it.node_id) {
+            let is_last = at + 1 == candidates.len();
+            let dial_within = (!is_last).then_some(DIAL_WITHIN);
+            let node = match self.other(address, it.node_id, dial_within) {
                 Ok(node) => node,
                 Err(error) => return Ok(Err(error)),
             };
@@ -122,6 +141,14 @@ impl Node {
             passed.add(it.node_id, address, error);
         }
         Err(passed.into_error(self.address()))
+    }
+
+    fn takes_no_token(&self) -> Error {
+        Error::Usage(format!(
+            "{} is a scheduler, and the request has a token: only one node knows a token, and another one would grant a second \
+             lease; leave the token out, or ask a node itself",
+            self.address()
+        ))
     }
 
     fn redirects_wrongly(&self) -> Error {
@@ -168,8 +195,13 @@ impl Node {
             outcome => return outcome,
         };
         // A scheduler grants nothing, so nothing can have happened.
-        if !self.is_scheduler() && !rest().knows_request_tokens().await {
-            return Err(lost);
+        if !self.is_scheduler() {
+            // All pages together have the time of one answer: a node must not keep its clients with ever more.
+            let asked = rest();
+            let knows = timeout(asked.answer_limit(), asked.knows_request_tokens());
+            if knows.await != Ok(true) {
+                return Err(lost);
+            }
         }
         let again = || async { rest().answer(request).await };
         match patiently(rest().patience, Error::may_have_happened, again).await {
@@ -221,75 +253,6 @@ impl Node {
             tracing::warn!(%lease_id, "lease that failed closed was not given back: {error}");
         }
         freed.is_ok()
-    }
-}
-
-/// Whether another node may be asked after this error: there is no lease, and another node may decide otherwise.
-fn may_pass_over(error: &Error) -> bool {
-    match error {
-        Error::Refused(refusal) => {
-            // A quota holds at one node.
-            refusal.class == RefusalClass::Transient
-                || refusal.error == LeaseError::CapacityExceeded
-        }
-        Error::FailedClosed { freed, .. } => *freed,
-        // Nothing was asked. The clock of the node may be wrong.
-        Error::UntrustedNode { .. } | Error::IdentityRefused { .. } => true,
-        Error::Unreachable { .. } => !error.may_have_happened(),
-        _ => false,
-    }
-}
-
-/// Whether a scheduler whose nodes all ended with this error may name others a moment later.
-fn comes_back(error: &Error) -> bool {
-    is_momentary(error) || matches!(error, Error::Unreachable { .. })
-}
-
-/// The candidates that did not grant the lease.
-#[derive(Default)]
-struct PassedOver {
-    nodes: Vec<NodeId>,
-    /// The last one that refused, and its refusal.
-    refused: Option<(SocketAddr, Error)>,
-    /// The last one that was asked nothing, and why.
-    unasked: Option<Error>,
-}
-
-impl PassedOver {
-    fn add(&mut self, node: NodeId, address: SocketAddr, error: Error) {
-        if !self.nodes.contains(&node) {
-            self.nodes.push(node);
-        }
-        match error {
-            Error::Unreachable { .. }
-            | Error::UntrustedNode { .. }
-            | Error::IdentityRefused { .. } => self.unasked = Some(error),
-            refused => self.refused = Some((address, refused)),
-        }
-    }
-
-    /// The last refusal, else why the last candidate was asked nothing.
-    fn into_error(self, scheduler: &str) -> Error {
-        let nodes = match self.nodes.len() {
-            1 => "the only node".to_owned(),
-            more => format!("the last of {more} nodes"),
-        };
-        match (self.refused, self.unasked) {
-            (Some((address, refused)), unasked) => {
-                let unasked = unasked.map_or_else(String::new, |why| format!("; not asked: {why}"));
-                refused.with(&format!(
-                    " (node {address}, {nodes} that scheduler {scheduler} named{unasked})"
-                ))
-            }
-            (None, Some(error)) => {
-                error.with(&format!(" ({nodes} that scheduler {scheduler} named)"))
-            }
-            // The codec lets no redirect without candidates through.
-            (None, None) => Error::Protocol {
-                node: scheduler.to_owned(),
-                why: "it named no node".to_owned(),
-            },
-        }
     }
 }
 

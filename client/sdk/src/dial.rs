@@ -13,8 +13,8 @@ use tokio::{
 
 use crate::{Error, address, pin::Pin};
 
-/// Longest time for all addresses of a node together.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest time for all addresses of a node together, unless another node can be asked.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A connection is closed after this long without a packet of the node.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(12);
 /// A request is unanswered for this long before its node's port is probed.
@@ -32,6 +32,8 @@ pub(crate) struct Dialler {
     node: String,
     config: ClientConfig,
     pin: Arc<Pin>,
+    /// Longest time for all addresses of the node together.
+    within: Duration,
 }
 
 /// A connection and the socket under it.
@@ -55,13 +57,19 @@ pub(crate) enum DialError {
 
 impl Dialler {
     /// `pin` is that of the configuration.
-    pub(crate) fn new(node: &str, crypto: QuicClientConfig, pin: Arc<Pin>) -> Self {
+    pub(crate) fn new(
+        node: &str,
+        crypto: QuicClientConfig,
+        pin: Arc<Pin>,
+        within: Duration,
+    ) -> Self {
         let mut config = ClientConfig::new(Arc::new(crypto));
         config.transport_config(Arc::new(transport()));
         Self {
             node: node.to_owned(),
             config,
             pin,
+            within,
         }
     }
 
@@ -75,7 +83,7 @@ impl Dialler {
         let addresses = address::resolve(&self.node)
             .await
             .map_err(DialError::Local)?;
-        let per_address = CONNECT_TIMEOUT / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+        let per_address = self.within / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
         let mut last = DialError::NoAnswer("it has no address".to_owned());
         for address in addresses {
             match timeout(per_address, self.dial_one(address)).await {

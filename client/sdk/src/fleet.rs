@@ -21,7 +21,9 @@ pub struct FleetNode {
     pub since_unix_ms: u64,
     /// The labels of its certificate, `NAME=VALUE`.
     pub labels: Vec<String>,
-    /// What it has, by its last report.
+    /// What it has, by its last report, which is the structured form alone: without resources of vendors, and with the
+    /// capacity of CPUs that are leased as best_effort by default, which only the flat form has, only as what it is at least.
+    /// The inventory of [`Node::reporting`] has all.
     pub inventory: Inventory,
 }
 
@@ -69,6 +71,17 @@ impl Node {
     /// Asks a scheduler for its nodes, blocking; see [`Node::nodes_async`].
     pub fn nodes(&self) -> Result<Vec<FleetNode>, Error> {
         wait(self.nodes_async())
+    }
+}
+
+impl Node {
+    /// A handle of a node that [`Node::nodes`] has listed, with the identity and the patience of this one. It connects with
+    /// the first request, to the node with this id only.
+    ///
+    /// # Errors
+    /// If the identity cannot be used.
+    pub fn reporting(&self, node: &FleetNode) -> Result<Self, Error> {
+        self.other(node.address, node.id, None)
     }
 }
 

@@ -127,6 +127,7 @@ mod lease;
 mod lease_json;
 mod link;
 mod node;
+mod passed_over;
 mod patience;
 mod pin;
 mod renewal;

@@ -26,6 +26,12 @@ use crate::{
     pin::Pin,
 };
 
+/// How long a node may take to answer. The slowest answer but those of [`END_TIMEOUT`] waits for a binding: a node gives up
+/// on one that makes no progress for 30 s.
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long a node may take to answer a request that ends a lease: it waits for the cut, which fails after ten minutes with
+/// the largest `cut-within-ms`.
+const END_TIMEOUT: Duration = Duration::from_secs(660);
 /// How long closing may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(20);
 /// How long a stream for a session waits until the node allows one more.
@@ -62,6 +68,10 @@ enum Lost {
     Unsent(ConnectionError),
     /// It was sent, and the connection was lost; the node may have done it.
     Unanswered(ConnectionError),
+    /// The connection is alive, and the node took the request and did not answer for this long.
+    Silence(Duration),
+    /// The connection is alive, and the node did not take the request for this long.
+    NotTaken(Duration),
     /// The answer was invalid, or the stream was reset.
     Protocol(String),
 }
@@ -72,11 +82,12 @@ impl Link {
         node: &str,
         identity: &Identity,
         node_id: Option<NodeId>,
+        dial_within: Duration,
     ) -> Result<Self, Error> {
         let pin = Arc::new(Pin::new(node_id));
         let crypto = identity.client_config(Arc::clone(&pin))?;
         Ok(Self {
-            dialler: Dialler::new(node, crypto, Arc::clone(&pin)),
+            dialler: Dialler::new(node, crypto, Arc::clone(&pin), dial_within),
             pin,
             identity: identity.clone(),
             current: AsyncMutex::new(None),
@@ -110,30 +121,42 @@ impl Link {
 
     /// Sends a request; repeats it for up to `patience` while the node is busy, or cannot be reached although it had
     /// answered before: it may be restarting. A request that the node may have done is repeated only if it is idempotent.
-    pub(crate) async fn call(&self, request: &Request, patience: Duration) -> Result<Reply, Error> {
+    /// `limit`: waits no longer than this for each answer, and no longer than [`answer_limit`].
+    pub(crate) async fn call(
+        &self,
+        request: &Request,
+        patience: Duration,
+        limit: Option<Duration>,
+    ) -> Result<Reply, Error> {
+        let longest = answer_limit(request);
+        let limit = limit.map_or(longest, |it| it.min(longest));
         let comes_back = |error: &Error| {
             matches!(error, Error::Unreachable { .. })
                 && self.remote().is_some()
                 && (!error.may_have_happened() || is_idempotent(request))
         };
         let may_repeat = |error: &Error| is_momentary(error) || comes_back(error);
-        patiently(patience, may_repeat, || self.call_once(request)).await
+        patiently(patience, may_repeat, || self.call_once(request, limit)).await
     }
 
     /// Sends a request; sends it again over a new connection if the old one was lost and the request was not sent or is
     /// idempotent.
-    async fn call_once(&self, request: &Request) -> Result<Reply, Error> {
+    async fn call_once(&self, request: &Request, limit: Duration) -> Result<Reply, Error> {
         let (connection, fresh) = self.connection().await?;
-        let lost = match self.ask(&connection, request).await {
+        let lost = match self.ask(&connection, request, limit).await {
             Ok(answer) => return answer,
             Err(lost) => lost,
         };
-        let again = !fresh && (matches!(lost, Lost::Unsent(_)) || is_idempotent(request));
-        if !again || matches!(lost, Lost::Protocol(_)) {
+        let again = match &lost {
+            Lost::Unsent(_) => !fresh,
+            Lost::Unanswered(_) => !fresh && is_idempotent(request),
+            Lost::Silence(_) | Lost::NotTaken(_) | Lost::Protocol(_) => false,
+        };
+        if !again {
             return Err(self.explain(lost));
         }
         let (connection, _) = self.connection().await?;
-        self.ask(&connection, request)
+        self.ask(&connection, request, limit)
             .await
             .unwrap_or_else(|lost| Err(self.explain(lost)))
     }
@@ -209,10 +232,11 @@ impl Link {
         &self,
         connection: &Connection,
         request: &Request,
+        limit: Duration,
     ) -> Result<Result<Reply, Error>, Lost> {
         tokio::select! {
             biased;
-            answer = self.exchange(connection, request) => answer,
+            answer = self.exchange(connection, request, limit) => answer,
             () = port_closes(connection.remote_address()) => {
                 connection.close(VarInt::from_u32(0), b"");
                 Err(Lost::Unanswered(ConnectionError::LocallyClosed))
@@ -224,20 +248,17 @@ impl Link {
         &self,
         connection: &Connection,
         request: &Request,
+        limit: Duration,
     ) -> Result<Result<Reply, Error>, Lost> {
         let (header, frame) = self.frame(request)?;
-        let (mut send, mut recv) = connection.open_bi().await.map_err(Lost::Unsent)?;
-        match send.write_all(&frame).await {
-            // The node may answer before it has read the whole frame.
-            Ok(()) | Err(WriteError::Stopped(_)) => {}
-            Err(WriteError::ConnectionLost(error)) => return Err(Lost::Unanswered(error)),
-            Err(other) => return Err(Lost::Protocol(other.to_string())),
-        }
-        send.finish().ok();
-        let bytes = recv
-            .read_to_end(HEADER_LEN + MAX_PAYLOAD)
-            .await
-            .map_err(read_error)?;
+        let (send, recv) = match timeout(limit, connection.open_bi()).await {
+            Ok(opened) => opened.map_err(Lost::Unsent)?,
+            Err(_) => return Err(Lost::NotTaken(limit)),
+        };
+        let bytes = match timeout(limit, transfer(send, recv, &frame)).await {
+            Ok(read) => read?,
+            Err(_) => return Err(Lost::Silence(limit)),
+        };
         let answer = decode_answer(&header, &bytes)
             .map_err(|rejected| Lost::Protocol(rejected.refusal().message))?;
         Ok(answer.map_err(Error::from))
@@ -281,6 +302,8 @@ impl Link {
         let node = self.node().to_owned();
         let (error, sent) = match lost {
             Lost::Protocol(why) => return Error::Protocol { node, why },
+            Lost::Silence(waited) => return self.unreachable(silence("answered", waited), true),
+            Lost::NotTaken(waited) => return self.unreachable(silence("taken", waited), false),
             Lost::Unsent(error) => (error, false),
             Lost::Unanswered(error) => (error, true),
         };
@@ -329,6 +352,39 @@ impl Link {
             other => self.unreachable(other.to_string(), sent),
         }
     }
+}
+
+/// How long a node may take to answer the request.
+fn answer_limit(request: &Request) -> Duration {
+    match request {
+        Request::LeaseFree(_) | Request::LeaseRevoke(_) => END_TIMEOUT,
+        _ => ANSWER_TIMEOUT,
+    }
+}
+
+/// The problem of a node that keeps its connection and has not `done` anything with a request.
+fn silence(done: &str, waited: Duration) -> String {
+    format!(
+        "it keeps the connection alive and has not {done} this request for {waited:?}: its daemon is stuck or has too much to do; \
+         look at its log, or ask another node"
+    )
+}
+
+/// Sends a request and reads the answer.
+async fn transfer(
+    mut send: SendStream,
+    mut recv: RecvStream,
+    frame: &[u8],
+) -> Result<Vec<u8>, Lost> {
+    match send.write_all(frame).await {
+        // The node may answer before it has read the whole frame.
+        Ok(()) | Err(WriteError::Stopped(_)) => {}
+        Err(WriteError::ConnectionLost(error)) => return Err(Lost::Unanswered(error)),
+        Err(other) => return Err(Lost::Protocol(other.to_string())),
+    }
+    send.finish().ok();
+    let answer = recv.read_to_end(HEADER_LEN + MAX_PAYLOAD).await;
+    answer.map_err(read_error)
 }
 
 fn refused(error: LeaseError, message: String) -> Error {

@@ -6,7 +6,8 @@ use fabricbios_wire::{LeaseInfo, NodeId, Reply, Request};
 
 use crate::{
     DEFAULT_NODE, ENV_NODE, ENV_NODE_ID, Error, Identity,
-    link::{Link, Stream},
+    dial::CONNECT_TIMEOUT,
+    link::{ANSWER_TIMEOUT, Link, Stream},
     runtime::{run, wait},
 };
 
@@ -17,6 +18,7 @@ use crate::{
 pub struct Node {
     link: Arc<Link>,
     pub(crate) patience: Duration,
+    answer_within: Option<Duration>,
 }
 
 impl Node {
@@ -55,16 +57,26 @@ impl Node {
         node_id: Option<NodeId>,
     ) -> Result<Self, Error> {
         Ok(Self {
-            link: Arc::new(Link::new(node, identity, node_id)?),
+            link: Arc::new(Link::new(node, identity, node_id, CONNECT_TIMEOUT)?),
             patience: Duration::ZERO,
+            answer_within: None,
         })
     }
 
-    /// Another node, with the identity and the patience of this one; it is connected with the first request.
-    pub(crate) fn other(&self, address: SocketAddr, node_id: NodeId) -> Result<Self, Error> {
-        let identity = self.link.identity();
-        let other = Self::unconnected(&address.to_string(), identity, Some(node_id))?;
-        Ok(other.patient(self.patience))
+    /// Another node, with the identity, the patience and the limit of answers of this one; it is connected with the first
+    /// request. `dial_within`: how long connecting may take; `None`: as long as for any node.
+    pub(crate) fn other(
+        &self,
+        address: SocketAddr,
+        node_id: NodeId,
+        dial_within: Option<Duration>,
+    ) -> Result<Self, Error> {
+        let (address, identity) = (address.to_string(), self.link.identity());
+        let within = dial_within.unwrap_or(CONNECT_TIMEOUT);
+        Ok(Self {
+            link: Arc::new(Link::new(&address, identity, Some(node_id), within)?),
+            ..self.clone()
+        })
     }
 
     /// Connects to a node, blocking.
@@ -105,6 +117,22 @@ impl Node {
     /// For how long this handle repeats requests; see [`Node::patient`].
     pub fn patience(&self) -> Duration {
         self.patience
+    }
+
+    /// A handle of the same connection that waits at most this long for each answer. After that the call fails with
+    /// [`Error::Unreachable`], and the node may have done the request. Without this call a node has 11 minutes for LEASE_FREE
+    /// and LEASE_REVOKE, which are answered after the cut, and 2 minutes for each other request; longer times change nothing.
+    pub fn answers_within(&self, limit: Duration) -> Self {
+        Self {
+            answer_within: Some(limit),
+            ..self.clone()
+        }
+    }
+
+    /// How long this handle waits for an answer, but for those that wait for a cut.
+    pub(crate) fn answer_limit(&self) -> Duration {
+        let limit = self.answer_within.unwrap_or(ANSWER_TIMEOUT);
+        limit.min(ANSWER_TIMEOUT)
     }
 
     /// The address in FABRICBIOS_NODE, or the node on this machine.
@@ -154,8 +182,8 @@ impl Node {
     /// Sends a request and returns the reply. If the connection was lost before, the request is sent once more, unless it
     /// is not idempotent and may have been done.
     pub async fn call_async(&self, request: Request) -> Result<Reply, Error> {
-        let (link, patience) = (Arc::clone(&self.link), self.patience);
-        run(async move { link.call(&request, patience).await }).await
+        let (link, patience, limit) = (Arc::clone(&self.link), self.patience, self.answer_within);
+        run(async move { link.call(&request, patience, limit).await }).await
     }
 
     /// Sends a request, blocking; see [`Node::call_async`].

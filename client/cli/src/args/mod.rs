@@ -162,7 +162,7 @@ pub(crate) enum Command {
 pub(crate) enum FleetNode {
     /// Show the nodes that report to the scheduler, with the amounts that they have available
     List,
-    /// Show the resources of one of them, by its last report
+    /// Show the resources of one of them, as the node itself tells them
     Show {
         /// The id of the node, or its first digits, as `fabricctl node list` shows them
         #[arg(value_name = "ID", value_parser = values::node_prefix)]

@@ -1,6 +1,6 @@
 //! `lease …`: the operations on an existing lease.
 
-use fabricbios_client::{Node, lease_json};
+use fabricbios_client::{Error, Node, lease_json};
 use fabricbios_wire::{
     LeaseId, LeaseInfo, LeasePhase, PeerChange, RdmaPeer, RefusalClass, Reply, Request,
     RevokeOutcome,
@@ -136,18 +136,29 @@ fn list(node: &Node, ended: bool, output: Output) -> Result<(), Failure> {
     })
 }
 
+/// Pages of the longest list: a node keeps about 1.3 million records, 128 on a page.
+const PAGES_MAX: usize = 1 << 14;
+
 pub(super) fn all_pages(node: &Node, ended: bool) -> Result<Vec<LeaseInfo>, Failure> {
     let (mut leases, mut after) = (Vec::new(), LeaseId(0));
-    loop {
+    // A node must cause no endless loop, neither with a page again nor with ever more.
+    for _ in 0..PAGES_MAX {
         let page = match node.call(Request::LeaseList { after, ended })? {
             Reply::Leases(page) => page,
             other => return Err(node.unexpected("a list of leases", &other).into()),
         };
+        let is_empty = page.leases.is_empty();
         leases.extend(page.leases);
         match page.next {
-            // A node that repeats a page must not cause an endless loop.
+            Some(_) if is_empty => break,
             Some(next) if next > after => after = next,
             _ => return Ok(leases),
         }
     }
+    Err(Failure::from(Error::Protocol {
+        node: node.address().to_owned(),
+        why: format!(
+            "its list of leases has an empty page before the last one, or more than {PAGES_MAX} pages"
+        ),
+    }))
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use fabricbios_client::{FleetNode, Node};
-use fabricbios_wire::ResourceType;
+use fabricbios_client::{FleetNode, Node, Resource};
+use fabricbios_wire::{CpuIsolationClass, ResourceType};
 
 use super::{inventory, not_found};
 use crate::{
@@ -22,7 +22,9 @@ pub(super) fn run(node: &Node, command: args::FleetNode, output: Output) -> Resu
     match command {
         args::FleetNode::List => list(&nodes, output),
         args::FleetNode::Show { id } => {
-            inventory::print(&named(&nodes, &id, node)?.inventory, output)
+            // A report has not all that the node tells.
+            let itself = node.reporting(named(&nodes, &id, node)?)?;
+            inventory::show(&itself, output)
         }
     }
 }
@@ -68,6 +70,7 @@ fn json(node: &FleetNode) -> Object<'_> {
             Object::from([
                 field("resource_type", kind.to_string()),
                 field("available", available),
+                // Absent where reports do not tell it.
                 field("capacity", capacity),
             ])
         });
@@ -87,10 +90,11 @@ fn columns(node: &FleetNode) -> Vec<String> {
     let offered = offered(node)
         .into_iter()
         .map(|(kind, (available, capacity))| {
+            let of = capacity.map(|it| format!(" of {}", kind.amount(it)));
             format!(
-                "{kind} {} of {}",
+                "{kind} {}{}",
                 kind.amount(available),
-                kind.amount(capacity)
+                of.unwrap_or_default()
             )
         });
     let labels: Vec<String> = node.labels.iter().map(|it| one_line(it)).collect();
@@ -111,8 +115,8 @@ fn or_none(words: Vec<String>) -> String {
     }
 }
 
-/// Of each kind: what is available, and what there is, over all resources on offer.
-fn offered(node: &FleetNode) -> BTreeMap<ResourceType, (u64, u64)> {
+/// Of each kind: what is available, and what there is, over all resources on offer. `None`: it is not known what there is.
+fn offered(node: &FleetNode) -> BTreeMap<ResourceType, (u64, Option<u64>)> {
     let mut sums = BTreeMap::new();
     // Every resource on offer lists its classes, even if it has none.
     let on_offer = node
@@ -121,9 +125,19 @@ fn offered(node: &FleetNode) -> BTreeMap<ResourceType, (u64, u64)> {
         .iter()
         .filter(|it| it.classes.is_some());
     for it in on_offer {
-        let (available, capacity): &mut (u64, u64) = sums.entry(it.kind).or_default();
+        let (available, capacity) = sums.entry(it.kind).or_insert((0_u64, Some(0_u64)));
         *available = available.saturating_add(it.available);
-        *capacity = capacity.saturating_add(it.capacity);
+        *capacity = capacity
+            .zip(capacity_of(it))
+            .map(|(sum, more)| sum.saturating_add(more));
     }
     sums
+}
+
+/// `None`: the report of the node does not tell it, but counts cores where leases are of logical CPUs.
+fn capacity_of(resource: &Resource) -> Option<u64> {
+    let default = resource.classes.as_ref().map(|it| it.default);
+    let is_of_cpus =
+        resource.kind == ResourceType::Cpu && default == Some(CpuIsolationClass::BestEffort as u8);
+    (!is_of_cpus).then_some(resource.capacity)
 }

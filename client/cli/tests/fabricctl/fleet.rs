@@ -1,8 +1,9 @@
 //! Leases through a scheduler, and the nodes that it knows.
 
 use fabricbios_wire::{
-    Epoch, FleetNode, FleetPage, InventoryExtension, LeaseError, MemArena, NodeId, RefusalClass,
-    Reply, Request, ResourceId, ResourceInventory, health,
+    Answer, CpuCap, CpuIsolationClass, Epoch, FlatEntry, FleetNode, FleetPage, InventoryExtension,
+    InventoryForm, LeaseError, MemArena, NodeId, RefusalClass, Reply, Request, ResourceId,
+    ResourceInventory, ResourceType, health,
 };
 use serde_json::json;
 
@@ -66,10 +67,8 @@ const FIRST: NodeId = NodeId([0x1a; 32]);
 const SECOND: NodeId = NodeId([0x1b; 32]);
 const ARENA: ResourceId = ResourceId(7);
 
-/// A scheduler of two nodes; the first has memory, and the second has nothing.
-fn scheduler(fleet: &Fleet, node: &FakeNode) -> FakeNode {
-    let endpoint = node.endpoint();
-    let empty = |node_id| ResourceInventory {
+fn empty(node_id: NodeId) -> ResourceInventory {
+    ResourceInventory {
         node_id,
         epoch: Epoch(3),
         health: health::OK,
@@ -79,14 +78,28 @@ fn scheduler(fleet: &Fleet, node: &FakeNode) -> FakeNode {
         nics: vec![],
         gpus: vec![],
         extensions: vec![],
-    };
-    let of = move |node_id, labels: &[&str], inventory| FleetNode {
+    }
+}
+
+/// The report of a node at the address of `node`.
+fn reporting(
+    node: &FakeNode,
+    node_id: NodeId,
+    labels: &[&str],
+    inventory: ResourceInventory,
+) -> FleetNode {
+    FleetNode {
         node_id,
-        endpoint,
+        endpoint: node.endpoint(),
         since_unix_ms: 1_800_000_000_000,
         labels: labels.iter().map(|it| (*it).to_owned()).collect(),
         inventory,
-    };
+    }
+}
+
+/// A scheduler of two nodes; the first has memory, and the second has nothing.
+fn scheduler(fleet: &Fleet, node: &FakeNode) -> FakeNode {
+    let of = |node_id, labels: &[&str], inventory| reporting(node, node_id, labels, inventory);
     let memory = ResourceInventory {
         mem_arenas: vec![MemArena {
             resource_id: ARENA,
@@ -160,20 +173,10 @@ fn the_nodes_of_a_scheduler_are_listed_with_what_they_have() {
 }
 
 #[test]
-fn a_node_of_a_scheduler_is_shown_by_the_first_digits_of_its_id() {
+fn a_node_is_named_by_first_digits_of_its_id_that_no_other_node_has() {
     let fleet = Fleet::new();
     let node = fleet.node(granting());
     let scheduler = scheduler(&fleet, &node);
-    let shown = json_of(&scheduler, "node show 1A1A");
-    assert_eq!(shown["node_id"], FIRST.to_string());
-    let arena = &shown["resources"][0];
-    assert_eq!(
-        (&arena["name"], &arena["available"]),
-        (&json!("mem0"), &json!(3_u64 << 30))
-    );
-    let text = text_of(&scheduler, &format!("node show {FIRST}"));
-    assert!(text.contains("mem  mem0  ok"), "{text}");
-
     let (status, none) = fails(&scheduler, "node show ff");
     assert_eq!((status, &none["reason"]["code"]), (4, &json!("NotFound")));
     let (status, both) = fails(&scheduler, "node show 1");
@@ -182,6 +185,76 @@ fn a_node_of_a_scheduler_is_shown_by_the_first_digits_of_its_id() {
         both["message"].as_str().unwrap().contains("2 nodes"),
         "{both}"
     );
+}
+
+/// Kinds whose flat entry tells more than the structured form: CPUs that are leased by time, and a resource of a vendor.
+fn cpus_and_a_vendors(request: &Request) -> Answer {
+    let (cpus, fpga) = (ResourceId(1), ResourceId(2));
+    let flat = |resource_id, resource_type, capacity, available| FlatEntry {
+        resource_id,
+        resource_type,
+        flags: 0,
+        capacity,
+        available,
+    };
+    let id = NodeId([0xee; 32]);
+    Ok(match request {
+        Request::GetInventory(InventoryForm::Flat) => Reply::FlatInventory(vec![
+            flat(cpus, ResourceType::Cpu, 8, 3),
+            flat(fpga, ResourceType::Vendor, 4, 0),
+        ]),
+        Request::GetInventory(InventoryForm::Structured) => Reply::Inventory(ResourceInventory {
+            cpu_caps: vec![CpuCap {
+                resource_id: cpus,
+                cores: 4,
+                threads: 16,
+                max_mhz: 0,
+                flags: 0,
+                health: health::OK,
+            }],
+            extensions: vec![
+                InventoryExtension::Name(cpus, "cpu0".into()),
+                InventoryExtension::Available(cpus, 3),
+                InventoryExtension::Classes {
+                    resource_id: cpus,
+                    default: CpuIsolationClass::BestEffort as u8,
+                    supported: vec![CpuIsolationClass::BestEffort as u8],
+                },
+                InventoryExtension::Name(fpga, "fpga0".into()),
+                InventoryExtension::Available(fpga, 0),
+            ],
+            ..empty(id)
+        }),
+        other => panic!("{other:?}"),
+    })
+}
+
+#[test]
+fn a_node_is_shown_through_a_scheduler_as_it_tells_itself() {
+    let fleet = Fleet::new();
+    let node = fleet.node(cpus_and_a_vendors);
+    let Ok(Reply::Inventory(structured)) =
+        cpus_and_a_vendors(&Request::GetInventory(InventoryForm::Structured))
+    else {
+        panic!("no inventory")
+    };
+    let nodes = vec![reporting(&node, node.id(), &[], structured)];
+    let scheduler = fleet.scheduler(move |_: &Request| {
+        Ok(Reply::Nodes(FleetPage {
+            nodes: nodes.clone(),
+            next: None,
+        }))
+    });
+    let show = format!("node show {}", &node.id().to_string()[..8]);
+    let told = json_of(&node, "inventory");
+    assert_eq!(told["resources"].as_array().unwrap().len(), 2);
+    assert_eq!(json_of(&scheduler, &show), told);
+    assert_eq!(text_of(&scheduler, &show), text_of(&node, "inventory"));
+    // A report does not tell how many logical CPUs there are.
+    let listed = &json_of(&scheduler, "node list")["nodes"][0]["resources"];
+    assert_eq!(*listed, json!([{ "resource_type": "cpu", "available": 3 }]));
+    let text = text_of(&scheduler, "node list");
+    assert!(text.contains("cpu 3 cores  none"), "{text}");
 }
 
 #[test]

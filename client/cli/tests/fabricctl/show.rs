@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::{
     LEASE_TEXT, RESOURCE_TEXT,
     common::{FakeNode, lease, rdma},
-    granting, json_of, run, saying, text_of,
+    fails, granting, json_of, run, saying, text_of,
 };
 
 #[test]
@@ -250,4 +250,25 @@ fn a_list_is_followed_to_its_end() {
             .collect::<Vec<_>>()
     );
     assert_eq!(text_of(&node, "lease list --all").lines().count(), 4);
+}
+
+#[test]
+fn a_list_of_leases_that_never_ends_is_not_read_for_ever() {
+    let mut pages = 0;
+    let node = FakeNode::start(move |request: &Request| match request {
+        Request::LeaseList { .. } => {
+            pages += 1;
+            Ok(Reply::Leases(LeasePage {
+                leases: vec![],
+                next: Some(LeaseId(pages)),
+            }))
+        }
+        other => panic!("{other:?}"),
+    });
+    let (_, error) = fails(&node, "lease list");
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.contains(&node.addr()) && message.contains("an empty page before the last one"),
+        "{message}"
+    );
 }

@@ -1,6 +1,7 @@
 //! Leases through a scheduler, which names the nodes to ask.
 
 use std::{
+    net::UdpSocket,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -8,9 +9,9 @@ use std::{
 use fabricbios_client::{Error, Node, ResourceHealth};
 use fabricbios_wire::{
     Answer, BlockDev, Candidate, CpuCap, Epoch, FlatEntry, FleetNode, FleetPage, GpuInfo,
-    InventoryExtension, InventoryForm, LeaseAllocRequest, LeaseError, MemArena, NicInfo, NodeId,
-    RefusalClass, Reply, Request, RequestToken, ResourceId, ResourceInventory, ResourceType,
-    Transport, health, resource_flags,
+    InventoryExtension, InventoryForm, LeaseAllocRequest, LeaseError, LeaseId, LeasePage, MemArena,
+    NicInfo, NodeId, RefusalClass, Reply, Request, RequestToken, ResourceId, ResourceInventory,
+    ResourceType, Transport, health, resource_flags,
 };
 
 use crate::{
@@ -26,6 +27,12 @@ use crate::{
 
 const ONCE: Duration = Duration::ZERO;
 const LONG: Duration = Duration::from_secs(60);
+/// Long enough for every answer that comes at all.
+const SHORT: Duration = Duration::from_secs(4);
+
+fn at(to: &FakeNode) -> Node {
+    Node::connect(&to.addr(), &admin(to)).unwrap()
+}
 
 fn refusing(
     error: LeaseError,
@@ -139,8 +146,13 @@ fn a_node_that_cannot_grant_now_or_is_gone_is_passed_over() {
         E::ResourceBusy,
         E::Unavailable,
         E::Fenced,
+        E::NotFound,
     ] {
-        let first = fleet.node(refusing(error, RefusalClass::Transient));
+        let class = match error {
+            E::NotFound => RefusalClass::Permanent,
+            _ => RefusalClass::Transient,
+        };
+        let first = fleet.node(refusing(error, class));
         let second = fleet.node(obliging());
         let scheduler = fleet.redirecting_to(&[&first, &second]);
         let lease = builder(&scheduler).patience(LONG).acquire().unwrap();
@@ -272,20 +284,98 @@ fn while_all_nodes_are_busy_the_scheduler_is_asked_anew() {
 }
 
 #[test]
-fn a_token_of_the_caller_goes_to_every_node() {
+fn a_token_of_the_caller_is_for_one_node_and_no_scheduler() {
     let fleet = Fleet::new();
-    let (full, busy) = (fleet.node(full()), fleet.node(busy_once()));
-    let scheduler = fleet.redirecting_to(&[&full, &busy]);
-    let token = Some(RequestToken(7));
+    let node = fleet.node(obliging());
+    let scheduler = fleet.redirecting_to(&[&node]);
     let asked = LeaseAllocRequest {
-        request_token: token,
+        request_token: Some(RequestToken(7)),
         ..memory()
     };
-    let client = Node::connect(&scheduler.addr(), &admin(&scheduler)).unwrap();
-    client.patient(LONG).acquire(asked).unwrap();
-    for node in [&scheduler, &full, &busy] {
-        assert_eq!(node.tokens(), [token; 2]);
+    let error = at(&scheduler).acquire(asked.clone()).unwrap_err();
+    assert_eq!(error.code(), "Usage");
+    let text = error.to_string();
+    assert!(
+        text.contains(&scheduler.addr()) && text.contains("ask a node itself"),
+        "{text}"
+    );
+    assert_eq!((scheduler.asked(), node.asked()), (vec![], vec![]));
+    at(&node).acquire(asked).unwrap();
+    assert_eq!(node.tokens(), [Some(RequestToken(7))]);
+}
+
+/// Of all nodes that the scheduler names, the last one has more time to answer a connection.
+#[test]
+fn a_node_that_is_silent_is_left_soon_while_others_can_be_asked() {
+    let fleet = Fleet::new();
+    let full = fleet.node(full());
+    // Nobody reads here, and the port is not closed.
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let silent = Candidate {
+        endpoint: socket.local_addr().unwrap().into(),
+        ..candidate(&full)
+    };
+    for (candidates, waited) in [
+        ([silent, candidate(&full)], "within 2s"),
+        ([candidate(&full), silent], "within 5s"),
+    ] {
+        let scheduler =
+            fleet.scheduler(move |_: &Request| Ok(Reply::Redirect(candidates.to_vec())));
+        let text = refused(&scheduler).to_string();
+        assert!(text.contains(waited), "{text}");
     }
+}
+
+#[test]
+fn a_node_that_connects_and_does_not_answer_is_settled_with_and_no_other_is_asked() {
+    for knows_tokens in [true, false] {
+        let fleet = Fleet::new();
+        let (first, second) = (fleet.node(granting(knows_tokens)), fleet.node(obliging()));
+        let scheduler = fleet.redirecting_to(&[&first, &second]);
+        let client = at(&scheduler);
+        client.acquire(memory()).unwrap();
+        let _arrived = first.ignore_next();
+        let outcome = client.answers_within(SHORT).acquire(memory());
+        match (knows_tokens, outcome) {
+            (true, Ok(granted)) => {
+                assert_eq!(granted.node.id(), Some(first.id()));
+                let [_, lost, again] = first.tokens()[..] else {
+                    panic!("{:?}", first.tokens())
+                };
+                assert_eq!(lost, again);
+            }
+            (false, Err(error)) => {
+                let text = error.to_string();
+                for part in [&*first.addr(), "has not answered", "for 4s", "query before"] {
+                    assert!(text.contains(part), "{part} in {text}");
+                }
+            }
+            (_, other) => panic!("{other:?}"),
+        }
+        assert_eq!(second.asked(), []);
+    }
+}
+
+#[test]
+fn a_node_whose_list_of_leases_never_ends_is_left() {
+    let fleet = Fleet::new();
+    let mut pages = 0;
+    let first = fleet.node(move |request: &Request| match request {
+        Request::LeaseList { .. } => {
+            pages += 1;
+            Ok(Reply::Leases(LeasePage {
+                leases: vec![],
+                next: Some(LeaseId(pages)),
+            }))
+        }
+        other => panic!("{other:?}"),
+    });
+    let scheduler = fleet.redirecting_to(&[&first]);
+    let _arrived = first.ignore_next();
+    let asked = at(&scheduler).answers_within(SHORT).acquire(memory());
+    let text = asked.unwrap_err().to_string();
+    assert!(text.contains("query before repeating"), "{text}");
+    assert!(first.asked().len() > 2, "pages were read");
 }
 
 #[test]
@@ -468,7 +558,6 @@ fn a_lease_of_the_asked_one_itself_is_not_looked_for_elsewhere() {
     let fleet = Fleet::new();
     let node = fleet.node(obliging());
     let scheduler = fleet.redirecting_to(&[&node]);
-    let at = |to: &FakeNode| Node::connect(&to.addr(), &admin(to)).unwrap();
     at(&node).alloc(memory()).unwrap();
     assert!(!asked_for(&node)[0].follows_redirect);
     assert_eq!(

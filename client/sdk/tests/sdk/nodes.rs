@@ -162,6 +162,31 @@ fn a_token_of_the_caller_is_kept() {
 }
 
 #[test]
+fn a_node_that_keeps_its_connection_and_does_not_answer_is_left() {
+    let rotate = Request::LeaseRotate {
+        lease_id: LEASE,
+        overlap_ms: 0,
+    };
+    for request in [Request::LeaseQuery(LEASE), rotate] {
+        let node = FakeNode::start(obliging());
+        let client = Node::connect(&node.addr(), &admin(&node)).unwrap();
+        let client = client.answers_within(Duration::from_secs(1));
+        let _arrived = node.ignore_next();
+        let error = client.call(request.clone()).unwrap_err();
+        let text = error.to_string();
+        for part in [
+            &*node.addr(),
+            "has not answered",
+            "for 1s",
+            "query before repeating",
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert_eq!(node.asked(), [request], "it is not sent again");
+    }
+}
+
+#[test]
 fn a_node_that_ends_before_its_answer_is_noticed_by_its_closed_port() {
     let rotate = Request::LeaseRotate {
         lease_id: LEASE,

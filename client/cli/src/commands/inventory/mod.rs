@@ -4,7 +4,7 @@ mod text;
 
 use std::collections::BTreeMap;
 
-use fabricbios_client::{Classes, Inventory, Node, Resource};
+use fabricbios_client::{Classes, Node, Resource};
 use fabricbios_wire::resource_flags;
 
 use crate::{
@@ -15,10 +15,7 @@ use crate::{
 };
 
 pub(super) fn show(node: &Node, output: Output) -> Result<(), Failure> {
-    print(&node.inventory()?, output)
-}
-
-pub(super) fn print(inventory: &Inventory, output: Output) -> Result<(), Failure> {
+    let inventory = &node.inventory()?;
     let resources: Vec<Object<'_>> = inventory.resources.iter().map(json).collect();
     let json = Object::from([
         field("node_id", inventory.node_id.to_string()),

@@ -1,0 +1,79 @@
+//! The nodes that a scheduler has named and that did not grant the lease.
+
+use std::net::SocketAddr;
+
+use fabricbios_wire::{LeaseError, NodeId, RefusalClass};
+
+use crate::{Error, patience::is_momentary};
+
+/// Whether another node may be asked after this error: there is no lease, and another node may decide otherwise.
+pub(crate) fn may_pass_over(error: &Error) -> bool {
+    match error {
+        Error::Refused(refusal) => {
+            // A quota holds at one node, and what a scheduler says of a resource may be old.
+            refusal.class == RefusalClass::Transient
+                || matches!(
+                    refusal.error,
+                    LeaseError::CapacityExceeded | LeaseError::NotFound
+                )
+        }
+        Error::FailedClosed { freed, .. } => *freed,
+        // Nothing was asked. The clock of the node may be wrong.
+        Error::UntrustedNode { .. } | Error::IdentityRefused { .. } => true,
+        Error::Unreachable { .. } => !error.may_have_happened(),
+        _ => false,
+    }
+}
+
+/// Whether a scheduler whose nodes all ended with this error may name others a moment later.
+pub(crate) fn comes_back(error: &Error) -> bool {
+    is_momentary(error) || matches!(error, Error::Unreachable { .. })
+}
+
+/// The candidates that did not grant the lease.
+#[derive(Default)]
+pub(crate) struct PassedOver {
+    nodes: Vec<NodeId>,
+    /// The last one that refused, and its refusal.
+    refused: Option<(SocketAddr, Error)>,
+    /// The last one that was asked nothing, and why.
+    unasked: Option<Error>,
+}
+
+impl PassedOver {
+    pub(crate) fn add(&mut self, node: NodeId, address: SocketAddr, error: Error) {
+        if !self.nodes.contains(&node) {
+            self.nodes.push(node);
+        }
+        match error {
+            Error::Unreachable { .. }
+            | Error::UntrustedNode { .. }
+            | Error::IdentityRefused { .. } => self.unasked = Some(error),
+            refused => self.refused = Some((address, refused)),
+        }
+    }
+
+    /// The last refusal, else why the last candidate was asked nothing.
+    pub(crate) fn into_error(self, scheduler: &str) -> Error {
+        let nodes = match self.nodes.len() {
+            1 => "the only node".to_owned(),
+            more => format!("the last of {more} nodes"),
+        };
+        match (self.refused, self.unasked) {
+            (Some((address, refused)), unasked) => {
+                let unasked = unasked.map_or_else(String::new, |why| format!("; not asked: {why}"));
+                refused.with(&format!(
+                    " (node {address}, {nodes} that scheduler {scheduler} named{unasked})"
+                ))
+            }
+            (None, Some(error)) => {
+                error.with(&format!(" ({nodes} that scheduler {scheduler} named)"))
+            }
+            // The codec lets no redirect without candidates through.
+            (None, None) => Error::Protocol {
+                node: scheduler.to_owned(),
+                why: "it named no node".to_owned(),
+            },
+        }
+    }
+}
