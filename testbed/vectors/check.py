@@ -50,6 +50,9 @@ KNOWN_TAGS = {*range(0x0101, 0x0105), *range(0x0201, 0x020F), *range(0x0210, 0x0
 MAX_PAYLOAD = 65_536
 PEERS_MAX, QUEUE_PAIRS_MAX = 8, 64
 REDIRECT, CANDIDATES_MAX = 15, 8
+REDIRECTED = (0x0200, 0x0201, 0x0202, 0x0203, 0x0205, 0x0206, 0x020A)
+TENANT_KEY = re.compile(r"[a-z0-9._-]{1,64}(@[0-9a-f]{32})?", re.ASCII)
+PART = ["changes", "begin", "next", "end", "whole"]
 REPORT_BYTES_MAX = 57_344
 PROOF_STEPS_MAX = 64
 CLEANING_STEPS_MAX = 16
@@ -362,6 +365,19 @@ def read_report(r):
     return out
 
 
+def read_lease_report(r):
+    out = {"sequence": r.u(8), "part": r.word(PART), "leases": r.list(256, read_reported_lease), "gone": r.list(256, Reader.id)}
+    need(out["part"] == "changes" or not out["gone"], "InvalidArgs")
+    return out
+
+
+def read_reported_lease(r):
+    out = {"lease_id": r.id(), "resource_id": r.id(), "resource_type": resource_type(r), "phase": r.word(PHASE),
+           "capacity": r.u(8), "expires_at_unix_ms": r.u(8), "tenant": r.text(97)}
+    need(TENANT_KEY.fullmatch(out["tenant"]), "InvalidArgs")
+    return out
+
+
 # The name of each message and its content, if it has any. Without a name, the reader returns both.
 REQUESTS = {
     0x0001: ("ping", lambda r: r.u(8)),
@@ -380,6 +396,8 @@ REQUESTS = {
     0x0400: ("identity_issue", read_issue),
     0x0500: ("node_report", read_report),
     0x0501: ("node_list", lambda r: r.take(32).hex()),
+    0x0502: ("node_leases", read_lease_report),
+    0x0503: ("fleet_leases", lambda r: {"after": r.take(16).hex(), "after_node": r.take(32).hex()}),
 }
 
 
@@ -643,6 +661,11 @@ def read_node(r):
                   "inventory": read_whole(r.bytes(REPORT_BYTES_MAX), read_structured)}
 
 
+def read_fleet_leases(r):
+    more = r.word(BOOL)
+    return {"leases": r.list(256, lambda r: {"node_id": r.take(32).hex(), "lease": read_reported_lease(r)}), "more": more}
+
+
 def read_redirect(r):
     candidates = r.list(CANDIDATES_MAX, lambda r: {"node_id": r.take(32).hex(), "endpoint": endpoint(r.take(18), "InvalidArgs"),
                                                    "resource_id": r.id()})
@@ -661,6 +684,8 @@ REPLIES = {
     0x0400: ("issued", lambda r: {"certificate_pem": r.text(16_384), "ca_pem": r.text(16_384)}),
     0x0500: ("reported", None),
     0x0501: ("nodes", read_nodes),
+    0x0502: ("reported", None),
+    0x0503: ("fleet_leases", read_fleet_leases),
 }
 
 
@@ -693,7 +718,7 @@ def read_answer(data, asked, replies):
     repeated = all(header[key] == asked[key] for key in ("msg_type", "request_id", "nonce"))
     need(header["flags"] == 0x80 and repeated, "Malformed")
     status = r.u(2)
-    if status == REDIRECT and header["msg_type"] == 0x0200:
+    if status == REDIRECT and header["msg_type"] in REDIRECTED:
         out = {"Ok": read_redirect(r)}
     else:
         need(status < len(STATUS), "InvalidArgs")
@@ -972,6 +997,9 @@ def make_request(request):
         "lease_rotate": lambda: bytes.fromhex(v["lease_id"]) + be(v["overlap_ms"], 4),
         "identity_issue": lambda: bytes([ROLE.index(v["role"])]) + be(v["valid_secs"], 4) + text_bytes(v["tenant"])
         + counted(bytes(v["csr_der"])),
+        "node_leases": lambda: be(v["sequence"], 8) + bytes([PART.index(v["part"])]) + be(len(v["leases"]), 2)
+        + b"".join(map(make_reported_lease, v["leases"])) + be(len(v["gone"]), 2) + b"".join(map(bytes.fromhex, v["gone"])),
+        "fleet_leases": lambda: bytes.fromhex(v["after"]) + bytes.fromhex(v["after_node"]),
         "node_report": lambda: be(v["sequence"], 8) + place_bytes(v["endpoint"]) + make_structured(v["inventory"]),
     }
     # The other messages are only an id.
@@ -1016,8 +1044,16 @@ def make_reply(reply):
             bytes.fromhex(it["node_id"]) + place_bytes(it["endpoint"]) + bytes.fromhex(it["resource_id"]) for it in v),
         "nodes": lambda: (b"\1" + bytes.fromhex(v["next"]) if v["next"] else b"\0") + be(len(v["nodes"]), 2)
         + b"".join(map(make_node, v["nodes"])),
+        "fleet_leases": lambda: bytes([v["more"]]) + be(len(v["leases"]), 2)
+        + b"".join(bytes.fromhex(it["node_id"]) + make_reported_lease(it["lease"]) for it in v["leases"]),
     }
     return makers[name]()
+
+
+def make_reported_lease(v):
+    out = bytes.fromhex(v["lease_id"]) + bytes.fromhex(v["resource_id"]) + type_code(v["resource_type"])
+    out += bytes([PHASE.index(v["phase"])]) + be(v["capacity"], 8) + be(v["expires_at_unix_ms"], 8)
+    return out + text_bytes(v["tenant"])
 
 
 def make_node(v):

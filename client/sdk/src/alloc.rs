@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// How long connecting to a candidate may take while more candidates follow.
-const DIAL_WITHIN: Duration = Duration::from_secs(2);
+pub(crate) const DIAL_WITHIN: Duration = Duration::from_secs(2);
 
 /// A new lease.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use fabricbios_wire::{EndCause, LeaseError, LeaseId, Refusal};
+use fabricbios_wire::{EndCause, LeaseError, LeaseId, Refusal, RefusalClass};
 
 /// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -169,9 +169,11 @@ impl Error {
         use LeaseError::{Expired, Fenced, NotFound, Revoked};
         match self {
             Self::Ended { .. } => true,
-            Self::Refused(refusal) => {
-                matches!(refusal.error, Expired | Fenced | NotFound | Revoked)
+            // A scheduler that knows no such lease may learn of it again.
+            Self::Refused(refusal) if refusal.error == NotFound => {
+                refusal.class != RefusalClass::Transient
             }
+            Self::Refused(refusal) => matches!(refusal.error, Expired | Fenced | Revoked),
             _ => false,
         }
     }

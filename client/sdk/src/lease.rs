@@ -81,7 +81,7 @@ impl<K: Kind> Lease<K> {
             return Err(error);
         }
         // 0: at a renewal the node repeats the length of the last term.
-        Self::new(node.clone(), info, 0, Renewer::OtherProgram)
+        Self::new(node.of_lease(lease_id), info, 0, Renewer::OtherProgram)
     }
 
     /// Opens a lease that was granted before, blocking; see [`Lease::open_async`].

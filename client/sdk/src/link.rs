@@ -443,6 +443,8 @@ fn is_idempotent(request: &Request) -> bool {
         | Request::FenceClear(_)
         | Request::IdentityIssue(_)
         | Request::NodeReport(_)
-        | Request::NodeList(_) => true,
+        | Request::NodeList(_)
+        | Request::NodeLeases(_)
+        | Request::FleetLeases { .. } => true,
     }
 }

@@ -8,6 +8,7 @@ use crate::{
     DEFAULT_NODE, ENV_NODE, ENV_NODE_ID, Error, Identity,
     dial::CONNECT_TIMEOUT,
     link::{ANSWER_TIMEOUT, Link, Stream},
+    routes::Routes,
     runtime::{run, wait},
 };
 
@@ -17,6 +18,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Node {
     link: Arc<Link>,
+    pub(crate) routes: Arc<Routes>,
     pub(crate) patience: Duration,
     answer_within: Option<Duration>,
 }
@@ -58,6 +60,7 @@ impl Node {
     ) -> Result<Self, Error> {
         Ok(Self {
             link: Arc::new(Link::new(node, identity, node_id, CONNECT_TIMEOUT)?),
+            routes: Arc::default(),
             patience: Duration::ZERO,
             answer_within: None,
         })
@@ -75,6 +78,7 @@ impl Node {
         let within = dial_within.unwrap_or(CONNECT_TIMEOUT);
         Ok(Self {
             link: Arc::new(Link::new(&address, identity, Some(node_id), within)?),
+            routes: Arc::default(),
             ..self.clone()
         })
     }
@@ -181,7 +185,18 @@ impl Node {
 
     /// Sends a request and returns the reply. If the connection was lost before, the request is sent once more, unless it
     /// is not idempotent and may have been done.
+    ///
+    /// A scheduler names the node that has the lease of a request, and that node is asked, by its id; it is remembered, for
+    /// 64 leases of a handle and its clones, so that further requests go on without the scheduler.
     pub async fn call_async(&self, request: Request) -> Result<Reply, Error> {
+        match request.lease_id() {
+            Some(id) => self.call_about(id, request).await,
+            None => self.call_here(request).await,
+        }
+    }
+
+    /// Sends a request to this node itself, or this scheduler.
+    pub(crate) async fn call_here(&self, request: Request) -> Result<Reply, Error> {
         let (link, patience, limit) = (Arc::clone(&self.link), self.patience, self.answer_within);
         run(async move { link.call(&request, patience, limit).await }).await
     }
@@ -206,6 +221,9 @@ impl Node {
 
     /// Closes the connection, so that the node does not wait for its idle timeout. The next call connects again.
     pub async fn close_async(&self) {
+        for node in self.routes.take() {
+            Box::pin(node.close_async()).await;
+        }
         let link = Arc::clone(&self.link);
         let closing = run(async move {
             link.close().await;

@@ -40,7 +40,7 @@ impl Renewals {
         match end_error(&info).filter(Error::is_over) {
             Some(error) => Err(error),
             None => Ok(Self {
-                shared: SharedLease::new(node.clone(), info, lease_secs),
+                shared: SharedLease::new(node.of_lease(lease_id), info, lease_secs),
             }),
         }
     }

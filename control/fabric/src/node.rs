@@ -242,6 +242,18 @@ impl Fabric {
         })
     }
 
+    /// A tenant of this node as the others of its present fabric name it: `NAME` in that fabric, `NAME@FINGERPRINT` in
+    /// another one.
+    #[must_use]
+    pub fn tenant_in_fabric(&self, tenant: &str) -> String {
+        let now = self.id();
+        match tenant.split_once('@') {
+            None => tenant_key(tenant, self.home, now),
+            Some((name, fabric)) if fabric.parse() == Ok(now) => name.to_owned(),
+            Some(_) => tenant.to_owned(),
+        }
+    }
+
     /// The fabric whose CA has signed the certificate. The names of two CAs may be the same: only the signature tells.
     fn signer(&self, certificate: &CertificateDer<'_>) -> Result<FabricId, crate::BadCertificate> {
         if let [only] = &*self.certified {

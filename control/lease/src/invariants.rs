@@ -177,8 +177,9 @@ impl LeaseTable {
         }
     }
 
-    /// Checks the lease after a change, and updates the counts by its state.
+    /// Checks the lease after a change, and updates the counts by its state and the log of changes.
     pub(crate) fn count(&mut self, id: LeaseId) {
+        self.changes.add(id);
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };

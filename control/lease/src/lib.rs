@@ -13,6 +13,7 @@ extern crate std;
 mod admission;
 mod attach;
 mod bindings;
+mod change_log;
 mod classes;
 mod config;
 mod cores;
@@ -60,6 +61,7 @@ mod tenants;
 mod time;
 mod timers;
 
+pub use change_log::{Changes, LeaseSummary, LogPosition};
 pub use config::{Policy, Profile};
 pub use custody::{Custody, Lookup, NotFree};
 pub use effect::*;

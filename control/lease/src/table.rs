@@ -18,6 +18,7 @@ use fabricbios_wire::{
 use crate::{
     After, Availability, BootTime, Change, Durability, Effect, Note, Offer, Order, Policy, State,
     Ticket,
+    change_log::ChangeLog,
     invariants::Broken,
     lease::Lease,
     rate::Rates,
@@ -75,6 +76,8 @@ pub struct LeaseTable {
     pub(crate) census: BTreeMap<(State, bool), usize>,
     /// The amount of each resource that leases hold.
     pub(crate) held: BTreeMap<ResourceId, u64>,
+    /// The last changes of live leases.
+    pub(crate) changes: ChangeLog,
     /// Invariants that failed in the current step.
     pub(crate) broken: Vec<Broken>,
     effects: VecDeque<Effect>,
@@ -104,6 +107,7 @@ impl LeaseTable {
             forget: Timers::default(),
             census: BTreeMap::new(),
             held: BTreeMap::new(),
+            changes: ChangeLog::default(),
             broken: Vec::new(),
             effects: VecDeque::new(),
         }

@@ -152,6 +152,7 @@ fn is_list(request: &Request) -> bool {
             | Request::LeaseList { .. }
             | Request::FenceList
             | Request::NodeList(_)
+            | Request::FleetLeases { .. }
     )
 }
 

@@ -34,7 +34,10 @@ fn needs(request: MessageType) -> Needs {
         | MessageType::FenceList
         | MessageType::FenceClear
         | MessageType::IdentityIssue => Needs::Operation,
-        MessageType::NodeReport | MessageType::NodeList => Needs::Scheduler,
+        MessageType::NodeReport
+        | MessageType::NodeList
+        | MessageType::NodeLeases
+        | MessageType::FleetLeases => Needs::Scheduler,
     }
 }
 
@@ -64,14 +67,27 @@ pub(crate) fn role_for(
     }
 }
 
-/// A scheduler knows nodes and has no lease.
+/// A scheduler knows nodes and their leases, and has none itself.
 fn role_at_scheduler(request: MessageType, role: Role) -> Result<Role, Refusal> {
+    use MessageType as M;
     match (request, role) {
-        (MessageType::Ping | MessageType::GetIdentity, _)
-        | (MessageType::LeaseAlloc | MessageType::NodeList, Role::Tenant | Role::Operator)
-        | (MessageType::NodeReport, Role::Node) => Ok(role),
-        (MessageType::LeaseAlloc | MessageType::NodeList, _) => Err(of_member(role)),
-        (MessageType::NodeReport, _) => Err(not_permitted(format!(
+        (M::Ping | M::GetIdentity, _) | (M::NodeReport | M::NodeLeases, Role::Node) => Ok(role),
+        (
+            M::LeaseAlloc
+            | M::LeaseRenew
+            | M::LeaseQuery
+            | M::LeaseFree
+            | M::LeaseBind
+            | M::LeaseRotate
+            | M::LeaseRevoke
+            | M::NodeList
+            | M::FleetLeases,
+            _,
+        ) => match role {
+            Role::Tenant | Role::Operator => Ok(role),
+            Role::Node | Role::Scheduler => Err(of_member(role)),
+        },
+        (M::NodeReport | M::NodeLeases, _) => Err(not_permitted(format!(
             "the identity is of a {role}: only a node reports to a scheduler, with the identity in its state directory"
         ))),
         _ => Err(not_permitted(format!(
@@ -132,7 +148,7 @@ mod tests {
 
     /// How the request of each of [`COLUMNS`] is decided: `T`, `O`: as a tenant's or an operator's; `m`: as a member's;
     /// `-`: refused.
-    const AT_NODE: [(MessageType, [char; 6]); 16] = [
+    const AT_NODE: [(MessageType, [char; 6]); 18] = [
         (MessageType::Ping, ['T', 'O', 'm', 'm', 'T', 'T']),
         (MessageType::GetIdentity, ['T', 'O', 'm', 'm', 'T', 'T']),
         (MessageType::GetInventory, ['T', 'O', '-', '-', 'T', 'T']),
@@ -149,26 +165,30 @@ mod tests {
         (MessageType::IdentityIssue, ['T', 'O', '-', '-', 'T', '-']),
         (MessageType::NodeReport, ['-', '-', '-', '-', '-', '-']),
         (MessageType::NodeList, ['-', '-', '-', '-', '-', '-']),
+        (MessageType::NodeLeases, ['-', '-', '-', '-', '-', '-']),
+        (MessageType::FleetLeases, ['-', '-', '-', '-', '-', '-']),
     ];
 
     /// The same at a scheduler. It has no former fabric.
-    const AT_SCHEDULER: [(MessageType, [char; 4]); 16] = [
+    const AT_SCHEDULER: [(MessageType, [char; 4]); 18] = [
         (MessageType::Ping, ['T', 'O', 'm', 'm']),
         (MessageType::GetIdentity, ['T', 'O', 'm', 'm']),
         (MessageType::GetInventory, ['-', '-', '-', '-']),
         (MessageType::LeaseAlloc, ['T', 'O', '-', '-']),
-        (MessageType::LeaseRenew, ['-', '-', '-', '-']),
-        (MessageType::LeaseQuery, ['-', '-', '-', '-']),
-        (MessageType::LeaseFree, ['-', '-', '-', '-']),
+        (MessageType::LeaseRenew, ['T', 'O', '-', '-']),
+        (MessageType::LeaseQuery, ['T', 'O', '-', '-']),
+        (MessageType::LeaseFree, ['T', 'O', '-', '-']),
         (MessageType::LeaseList, ['-', '-', '-', '-']),
-        (MessageType::LeaseBind, ['-', '-', '-', '-']),
-        (MessageType::LeaseRotate, ['-', '-', '-', '-']),
-        (MessageType::LeaseRevoke, ['-', '-', '-', '-']),
+        (MessageType::LeaseBind, ['T', 'O', '-', '-']),
+        (MessageType::LeaseRotate, ['T', 'O', '-', '-']),
+        (MessageType::LeaseRevoke, ['T', 'O', '-', '-']),
         (MessageType::FenceList, ['-', '-', '-', '-']),
         (MessageType::FenceClear, ['-', '-', '-', '-']),
         (MessageType::IdentityIssue, ['-', '-', '-', '-']),
         (MessageType::NodeReport, ['-', '-', 'm', '-']),
         (MessageType::NodeList, ['T', 'O', '-', '-']),
+        (MessageType::NodeLeases, ['-', '-', 'm', '-']),
+        (MessageType::FleetLeases, ['T', 'O', '-', '-']),
     ];
 
     const COLUMNS: [(Role, bool); 6] = [
@@ -258,14 +278,15 @@ mod tests {
         for (request, role) in [
             (MessageType::NodeReport, Role::Node),
             (MessageType::NodeList, Role::Tenant),
+            (MessageType::FleetLeases, Role::Operator),
         ] {
             let why = why(request, role);
             assert!(why.contains("the scheduler of fabric"), "{why}");
         }
-        let at_scheduler = role_at_scheduler(MessageType::LeaseRenew, Role::Tenant);
+        let at_scheduler = role_at_scheduler(MessageType::LeaseList, Role::Tenant);
         let why = at_scheduler.unwrap_err().message;
         assert!(
-            why.contains("LEASE_RENEW") && why.contains("`node list`"),
+            why.contains("LEASE_LIST") && why.contains("`node list`"),
             "{why}"
         );
     }

@@ -27,6 +27,7 @@ mod endpoint;
 mod error;
 mod flat;
 mod fleet;
+mod fleet_leases;
 mod frame;
 mod id;
 mod inventory_tlv;

@@ -21,6 +21,13 @@ pub const CANDIDATES_MAX: usize = 8;
 pub const NODES_PER_PAGE_MAX: usize = 256;
 /// Bytes of the inventory of a NODE_REPORT: with its node it fits a page of NODE_LIST.
 pub const REPORT_BYTES_MAX: usize = 57_344;
+/// Leases, and ids of leases that are gone, of one NODE_LEASES: 256 × (152 + 16) bytes fit one payload, and a node makes
+/// them in one short turn.
+pub const LEASES_PER_REPORT_MAX: usize = 256;
+/// Leases of one FLEET_LEASES page: 256 × 184 bytes fit one payload.
+pub const FLEET_LEASES_PER_PAGE_MAX: usize = 256;
+/// Bytes of a tenant's name with the fingerprint of its fabric: name, `@`, 32 digits.
+pub const TENANT_KEY_BYTES_MAX: usize = TENANT_BYTES_MAX + 33;
 /// Labels of a node's certificate.
 pub const LABELS_MAX: usize = 16;
 /// Bytes of a label, `NAME=VALUE`.

@@ -3,8 +3,9 @@
 use alloc::{string::String, vec::Vec};
 
 use crate::{
-    Endpoint, Epoch, FlatEntry, LeaseAllocRequest, LeaseId, LeaseInfo, LeasePage, NodeId,
-    PeerChange, RdmaPeer, Refusal, ResourceId, ResourceInventory, ResourceType, names::words,
+    Endpoint, Epoch, FlatEntry, LeaseAllocRequest, LeaseId, LeaseInfo, LeasePage, LeasePhase,
+    NodeId, PeerChange, RdmaPeer, Refusal, ResourceId, ResourceInventory, ResourceType,
+    names::words,
 };
 
 words! {
@@ -43,6 +44,10 @@ words! {
         NodeReport = 0x0500, "NODE_REPORT";
         /// Asks a scheduler for the nodes of its fabric.
         NodeList = 0x0501, "NODE_LIST";
+        /// Tells a scheduler which leases the node has (node).
+        NodeLeases = 0x0502, "NODE_LEASES";
+        /// Asks a scheduler for the leases of the caller at all nodes.
+        FleetLeases = 0x0503, "FLEET_LEASES";
     }
 }
 
@@ -112,6 +117,16 @@ pub enum Request {
     NodeReport(NodeReport),
     /// NODE_LIST: the nodes with ids above this one; all zero for the first page.
     NodeList(NodeId),
+    /// NODE_LEASES.
+    NodeLeases(LeaseReport),
+    /// FLEET_LEASES: the leases behind this one in the order of lease ids, then node ids: those of the caller; for an
+    /// operator, all leases.
+    FleetLeases {
+        /// The lease id of the last one of the page before; zero for the first page.
+        after: LeaseId,
+        /// Its node id; zero for the first page.
+        after_node: NodeId,
+    },
 }
 
 /// NODE_REPORT: what a node has now. It replaces the node's report before.
@@ -124,6 +139,78 @@ pub struct NodeReport {
     pub endpoint: Endpoint,
     /// The resources, at most [`crate::REPORT_BYTES_MAX`] bytes.
     pub inventory: ResourceInventory,
+}
+
+/// NODE_LEASES: leases that a node has, without keys. The reports of a connection have one sequence with its
+/// [`NodeReport`]s.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
+pub struct LeaseReport {
+    /// One more than in the report before.
+    pub sequence: u64,
+    /// How the leases change the list that the scheduler has.
+    pub part: ReportPart,
+    /// Leases of the node, new or changed, at most [`crate::LEASES_PER_REPORT_MAX`].
+    pub leases: Vec<ReportedLease>,
+    /// Leases that the node has no more, at most [`crate::LEASES_PER_REPORT_MAX`]; only with [`ReportPart::Changes`].
+    pub gone: Vec<LeaseId>,
+}
+
+words! {
+    /// The part of a list that a NODE_LEASES has.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum ReportPart: u8, "part of a report", from_byte {
+        /// What has changed since the report before.
+        Changes = 0, "changes";
+        /// A new list of all leases begins. The list before it stands until the new one ends.
+        Begin = 1, "begin";
+        /// More of the new list.
+        Next = 2, "next";
+        /// The last part of the new list, which replaces the one before.
+        End = 3, "end";
+        /// The new list is in this one report.
+        Whole = 4, "whole";
+    }
+}
+
+/// A lease, as its node reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
+pub struct ReportedLease {
+    /// The lease.
+    pub lease_id: LeaseId,
+    /// The resource that it is a part of.
+    pub resource_id: ResourceId,
+    /// The type of the resource.
+    pub resource_type: ResourceType,
+    /// Its phase.
+    pub phase: LeasePhase,
+    /// Its capacity, in the unit of the type.
+    pub capacity: u64,
+    /// The end of its term, milliseconds of the node's wall clock.
+    pub expires_at_unix_ms: u64,
+    /// Its tenant: `NAME` of the fabric of node and scheduler, or `NAME@FINGERPRINT` of another one.
+    pub tenant: String,
+}
+
+/// A lease, as a scheduler knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
+pub struct FleetLease {
+    /// The node that reports it.
+    pub node_id: NodeId,
+    /// The last report of it.
+    pub lease: ReportedLease,
+}
+
+/// One page of FLEET_LEASES.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
+pub struct FleetLeases {
+    /// The leases, ascending by lease id, then by node id.
+    pub leases: Vec<FleetLease>,
+    /// Ask for those behind the last one.
+    pub more: bool,
 }
 
 /// A node, as its scheduler knows it.
@@ -152,7 +239,7 @@ pub struct FleetPage {
     pub next: Option<NodeId>,
 }
 
-/// A node that may grant what a scheduler was asked for.
+/// A node that may grant what a scheduler was asked for, or that has the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct Candidate {
@@ -160,7 +247,7 @@ pub struct Candidate {
     pub node_id: NodeId,
     /// Where it is reached.
     pub endpoint: Endpoint,
-    /// The resource to ask for.
+    /// The resource to ask for, or of the lease.
     pub resource_id: ResourceId,
 }
 
@@ -225,7 +312,8 @@ pub enum Reply {
     Lease(LeaseInfo),
     /// LEASE_LIST.
     Leases(LeasePage),
-    /// LEASE_ALLOC, from a scheduler: who may grant it, the best first; at least one.
+    /// LEASE_ALLOC, from a scheduler: who may grant it, the best first. A request about a lease, from a scheduler: who
+    /// has it. At least one.
     Redirect(Vec<Candidate>),
     /// LEASE_REVOKE.
     Revoked(RevokeOutcome),
@@ -240,10 +328,12 @@ pub enum Reply {
         /// The certificate of the CA that signed it.
         ca_pem: String,
     },
-    /// NODE_REPORT: taken.
+    /// NODE_REPORT, NODE_LEASES: taken.
     Reported,
     /// NODE_LIST.
     Nodes(FleetPage),
+    /// FLEET_LEASES.
+    FleetLeases(FleetLeases),
 }
 
 /// The answer to a request.

@@ -6,14 +6,14 @@ use crate::{
     Answer, Epoch, FENCE_REASON_BYTES_MAX, FENCES_MAX, Fence, InventoryForm, LeaseError, LeaseId,
     MessageType, NodeId, NodeIdentity, PEM_BYTES_MAX, REFUSAL_MESSAGE_BYTES_MAX, Refusal,
     RefusalClass, Reply, ResourceType, RevokeOutcome, Role, TENANT_BYTES_MAX, VERSION_BYTES_MAX,
-    endpoint, error, flat, fleet, lease_info,
+    endpoint, error, flat, fleet, fleet_leases, lease_info,
     read::{Decoded, Reader, invalid_args},
     structured, tag,
     write::{Writer, cut},
 };
 
 const SUCCESS: u16 = 0;
-/// The status of an answer to LEASE_ALLOC with candidates.
+/// The status of an answer with candidates.
 const REDIRECT: u16 = 15;
 /// Bytes of a fence with an empty reason.
 const FENCE_MIN_LEN: usize = 16 + 2 + 16 + 8 + 4;
@@ -25,9 +25,24 @@ pub(crate) fn read(
     let at = r.offset();
     match r.u16("status")? {
         SUCCESS => read_reply(message_type()?, r).map(Ok),
-        REDIRECT if message_type()? == MessageType::LeaseAlloc => read_redirect(r).map(Ok),
+        REDIRECT if may_be_redirected(message_type()?) => read_redirect(r).map(Ok),
         code => read_refused(at, code, r).map(Err),
     }
+}
+
+/// Whether a scheduler names nodes in its answer to such a request.
+fn may_be_redirected(message_type: MessageType) -> bool {
+    use MessageType as M;
+    matches!(
+        message_type,
+        M::LeaseAlloc
+            | M::LeaseRenew
+            | M::LeaseQuery
+            | M::LeaseFree
+            | M::LeaseBind
+            | M::LeaseRotate
+            | M::LeaseRevoke
+    )
 }
 
 fn read_redirect(r: &mut Reader<'_>) -> Decoded<Reply> {
@@ -102,8 +117,9 @@ fn read_reply(message_type: MessageType, r: &mut Reader<'_>) -> Decoded<Reply> {
             certificate_pem: r.text(PEM_BYTES_MAX, "certificate_pem")?,
             ca_pem: r.text(PEM_BYTES_MAX, "ca_pem")?,
         },
-        MessageType::NodeReport => Reply::Reported,
+        MessageType::NodeReport | MessageType::NodeLeases => Reply::Reported,
         MessageType::NodeList => Reply::Nodes(fleet::read_page(r)?),
+        MessageType::FleetLeases => Reply::FleetLeases(fleet_leases::read_page(r)?),
     })
 }
 
@@ -158,14 +174,15 @@ pub(crate) fn fits(message_type: Option<MessageType>, answer: &Answer) -> bool {
                 | M::LeaseBind
                 | M::LeaseRotate
         ),
-        Reply::Redirect(candidates) => asked == M::LeaseAlloc && !candidates.is_empty(),
+        Reply::Redirect(candidates) => may_be_redirected(asked) && !candidates.is_empty(),
         Reply::Leases(_) => asked == M::LeaseList,
         Reply::Revoked(_) => asked == M::LeaseRevoke,
         Reply::Fences(_) => asked == M::FenceList,
         Reply::FenceCleared => asked == M::FenceClear,
         Reply::Issued { .. } => asked == M::IdentityIssue,
-        Reply::Reported => asked == M::NodeReport,
+        Reply::Reported => matches!(asked, M::NodeReport | M::NodeLeases),
         Reply::Nodes(_) => asked == M::NodeList,
+        Reply::FleetLeases(_) => asked == M::FleetLeases,
     }
 }
 
@@ -214,6 +231,7 @@ fn write_reply(w: &mut Writer, reply: &Reply) {
         Reply::Redirect(candidates) => fleet::write_candidates(w, candidates),
         Reply::FenceCleared | Reply::Reported => (),
         Reply::Nodes(page) => fleet::write_page(w, page),
+        Reply::FleetLeases(page) => fleet_leases::write_page(w, page),
         Reply::Issued {
             certificate_pem,
             ca_pem,

@@ -4,7 +4,7 @@ use alloc::{borrow::Cow, string::String};
 
 use crate::{
     CSR_BYTES_MAX, DecodeError, InventoryForm, IssueRequest, LeaseId, MessageType, NodeId,
-    ROTATE_OVERLAP_MS_MAX, Request, Role, TENANT_BYTES_MAX, error, fleet,
+    ROTATE_OVERLAP_MS_MAX, Request, Role, TENANT_BYTES_MAX, error, fleet, fleet_leases,
     kinds::mem,
     lease_alloc,
     read::{Decoded, Reader, invalid_args},
@@ -34,6 +34,24 @@ impl Request {
             Self::IdentityIssue(_) => MessageType::IdentityIssue,
             Self::NodeReport(_) => MessageType::NodeReport,
             Self::NodeList(_) => MessageType::NodeList,
+            Self::NodeLeases(_) => MessageType::NodeLeases,
+            Self::FleetLeases { .. } => MessageType::FleetLeases,
+        }
+    }
+
+    /// The lease that the request is about, if it is about one that its sender has already.
+    #[must_use]
+    pub fn lease_id(&self) -> Option<LeaseId> {
+        match self {
+            Self::LeaseQuery(id)
+            | Self::LeaseFree(id)
+            | Self::LeaseRevoke(id)
+            | Self::LeaseAttach(id)
+            | Self::LeaseRenew { lease_id: id, .. }
+            | Self::LeaseBind { lease_id: id, .. }
+            | Self::LeasePeers { lease_id: id, .. }
+            | Self::LeaseRotate { lease_id: id, .. } => Some(*id),
+            _ => None,
         }
     }
 
@@ -81,6 +99,11 @@ pub(crate) fn read(message_type: MessageType, r: &mut Reader<'_>) -> Decoded<Req
         MessageType::IdentityIssue => Request::IdentityIssue(read_issue(r)?),
         MessageType::NodeReport => Request::NodeReport(fleet::read_report(r)?),
         MessageType::NodeList => Request::NodeList(NodeId(r.array("after")?)),
+        MessageType::NodeLeases => Request::NodeLeases(fleet_leases::read_report(r)?),
+        MessageType::FleetLeases => {
+            let (after, after_node) = fleet_leases::read_after(r)?;
+            Request::FleetLeases { after, after_node }
+        }
     })
 }
 
@@ -184,5 +207,10 @@ pub(crate) fn write(w: &mut Writer, request: &Request) {
             w
         }
         Request::NodeList(after) => w.raw(&after.0),
+        Request::NodeLeases(report) => {
+            fleet_leases::write_report(w, report);
+            w
+        }
+        Request::FleetLeases { after, after_node } => w.u128(after.0).raw(&after_node.0),
     };
 }

@@ -206,3 +206,71 @@ fn a_redirect_is_never_empty_and_has_at_most_eight_candidates() {
         assert_eq!(told(count).unwrap_err().error, LeaseError::Internal);
     }
 }
+
+fn most() -> Vec<ReportedLease> {
+    let lease = |number| ReportedLease {
+        lease_id: LeaseId(number),
+        resource_id: ResourceId(1),
+        resource_type: ResourceType::Mem,
+        phase: LeasePhase::Active,
+        capacity: 1,
+        expires_at_unix_ms: 1,
+        tenant: format!("{}@{}", "t".repeat(TENANT_BYTES_MAX), "a".repeat(32)),
+    };
+    (1..=LEASES_PER_REPORT_MAX as u128).map(lease).collect()
+}
+
+#[test]
+fn the_largest_report_of_leases_and_the_largest_page_fit_and_one_more_lease_does_not() {
+    let gone: Vec<LeaseId> = (1..=256).map(LeaseId).collect();
+    let report = |leases, gone| {
+        Request::NodeLeases(LeaseReport {
+            sequence: 1,
+            part: ReportPart::Changes,
+            leases,
+            gone,
+        })
+    };
+    assert_eq!(report(most(), gone.clone()).check(), Ok(()));
+    let one_more = |mut ids: Vec<LeaseId>| {
+        ids.push(LeaseId(257));
+        ids
+    };
+    let more_leases = [most(), most()].concat()[..257].to_vec();
+    for bad in [
+        report(most(), one_more(gone.clone())),
+        report(more_leases, gone),
+    ] {
+        assert!(bad.check().is_err());
+    }
+    let told = |leases: Vec<ReportedLease>| {
+        let node_id = NodeId([1; 32]);
+        let leases = leases.into_iter();
+        let reply = Reply::FleetLeases(FleetLeases {
+            leases: leases.map(|lease| FleetLease { node_id, lease }).collect(),
+            more: true,
+        });
+        let asked = asked(MessageType::FleetLeases);
+        let told = decode_answer(&asked, &encode_answer(&asked, &Ok(reply.clone())));
+        (told.unwrap(), reply)
+    };
+    let (whole, reply) = told(most());
+    assert_eq!(whole, Ok(reply));
+    let (refused, _) = told([most(), most()].concat()[..257].to_vec());
+    assert_eq!(refused.unwrap_err().error, LeaseError::Internal);
+}
+
+#[test]
+fn a_tenant_that_no_certificate_can_have_is_not_told() {
+    for tenant in ["", "Blue", "blue@", "blue@0", &"t".repeat(98)] {
+        let mut leases = most();
+        leases[0].tenant = tenant.to_owned();
+        let report = LeaseReport {
+            sequence: 1,
+            part: ReportPart::Whole,
+            leases,
+            gone: vec![],
+        };
+        assert!(Request::NodeLeases(report).check().is_err(), "{tenant}");
+    }
+}

@@ -1,14 +1,16 @@
 //! What the nodes of a fabric have, and which of them may grant a request.
 //!
 //! Pure: no I/O, no clock, no thread. A [`View`] takes the reports of nodes; [`View::place`] names candidates for a
-//! request. It advises only: a node's own table decides, so a view that is late costs a refusal and never a second grant.
+//! request, and [`View::find`] the node that has a lease. It advises only: a node's own table decides, so a view that is late costs a refusal and never a second grant.
 //!
-//! Read first: `view.rs`, then `place.rs`.
+//! Read first: `view.rs`, then `place.rs` and `leases.rs`.
 #![forbid(unsafe_code)]
 
+mod leases;
 mod offer;
 mod place;
 mod view;
 
+pub use leases::Whose;
 pub use offer::Offer;
 pub use view::{NotTaken, Reporter, View};

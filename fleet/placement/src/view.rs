@@ -6,10 +6,11 @@ use std::{
 };
 
 use fabricbios_wire::{
-    FleetNode, FleetPage, MAX_PAYLOAD, NODES_PER_PAGE_MAX, NodeId, NodeReport, ResourceInventory,
+    CANDIDATES_MAX, Candidate, FleetLeases, FleetNode, FleetPage, LeaseError, LeaseId, LeaseReport,
+    MAX_PAYLOAD, NODES_PER_PAGE_MAX, NodeId, NodeReport, Refusal, RefusalClass, ResourceInventory,
 };
 
-use crate::Offer;
+use crate::{Offer, Whose, leases::Leases};
 
 /// Bytes of a page that no node has: status, the id of the next page, and the number of nodes.
 const PAGE_BYTES: usize = 2 + 1 + 32 + 2;
@@ -44,6 +45,9 @@ pub enum NotTaken {
         /// The number that was due.
         expected: u64,
     },
+    /// The report does not continue what came before it.
+    #[error("{0}: connect anew")]
+    Leases(&'static str),
     /// Another connection with this key reports: an older one of the node, or another node with a copy of its key.
     #[error(
         "a later connection with the key of this node reports: does another node have a copy of its state directory?"
@@ -70,6 +74,7 @@ pub(crate) struct Member {
 #[derive(Clone, Debug, Default)]
 pub struct View {
     pub(crate) members: BTreeMap<NodeId, Member>,
+    pub(crate) leases: Leases,
 }
 
 impl View {
@@ -108,6 +113,9 @@ impl View {
             Entry::Occupied(it) if !is_first => it.get().told.since_unix_ms,
             _ => now_unix_ms,
         };
+        if is_first {
+            self.leases.begin(from.node_id);
+        }
         entry.insert_entry(Member {
             connection: from.connection,
             sequence: expected,
@@ -123,11 +131,75 @@ impl View {
         Ok(is_first)
     }
 
+    /// Takes a report of leases. `Ok`: a lease of it that another node reports too.
+    ///
+    /// # Errors
+    /// The report is refused, and the view stays as it was.
+    pub fn report_leases(
+        &mut self,
+        from: &Reporter,
+        report: LeaseReport,
+    ) -> Result<Option<(LeaseId, NodeId)>, NotTaken> {
+        let member = match self.members.get_mut(&from.node_id) {
+            Some(it) if it.connection > from.connection => return Err(NotTaken::LaterConnection),
+            Some(it) if it.connection == from.connection => it,
+            _ => return Err(NotTaken::Leases("no inventory came before the leases")),
+        };
+        let (got, expected) = (report.sequence, member.sequence + 1);
+        if got != expected {
+            return Err(NotTaken::Sequence { got, expected });
+        }
+        let taken = self.leases.take(from.node_id, report);
+        let claimed = taken.map_err(NotTaken::Leases)?;
+        member.sequence = expected;
+        Ok(claimed)
+    }
+
+    /// The nodes that have this lease of `whose`: one, or more if a node reports a lease that it does not have. Those
+    /// that have reported for the longest time come first.
+    ///
+    /// # Errors
+    /// No node reports such a lease. The refusal is the same whether the lease is of somebody else or of nobody.
+    pub fn find(&self, id: LeaseId, whose: Whose<'_>) -> Result<Vec<Candidate>, Refusal> {
+        let mut found: Vec<(u64, Candidate)> = { self.leases.of(id, whose) }
+            .filter_map(|(node_id, known)| {
+                let member = self.members.get(&node_id)?;
+                let candidate = Candidate {
+                    node_id,
+                    endpoint: member.told.endpoint,
+                    resource_id: known.resource_id,
+                };
+                Some((member.connection, candidate))
+            })
+            .collect();
+        if found.is_empty() {
+            let why = format!(
+                "no node reports a lease {id} of yours to this scheduler: it is over, or its node does not report now; if you \
+                 know the node, ask it"
+            );
+            return Err(Refusal::new(
+                LeaseError::NotFound,
+                RefusalClass::Transient,
+                why,
+            ));
+        }
+        found.sort_by_key(|(connection, _)| *connection);
+        found.truncate(CANDIDATES_MAX);
+        Ok(found.into_iter().map(|(_, candidate)| candidate).collect())
+    }
+
+    /// The leases of `whose` behind this one in the order of lease ids, then node ids, as many as a page has.
+    #[must_use]
+    pub fn lease_page(&self, after: (LeaseId, NodeId), whose: Whose<'_>) -> FleetLeases {
+        self.leases.page(after, whose)
+    }
+
     /// The connection has ended: its node reports no more. `false`: a later connection of the node does.
     pub fn gone(&mut self, node_id: NodeId, connection: u64) -> bool {
         match self.members.entry(node_id) {
             Entry::Occupied(it) if it.get().connection == connection => {
                 it.remove();
+                self.leases.forget(node_id);
                 true
             }
             _ => false,

@@ -7,12 +7,12 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use fabricbios_control::PeerRequest;
+use fabricbios_control::{PeerConnection, PeerRequest};
 use fabricbios_fabric::Principal;
-use fabricbios_placement::{NotTaken, Reporter, View};
+use fabricbios_placement::{NotTaken, Reporter, View, Whose};
 use fabricbios_wire::{
-    Answer, Epoch, LeaseAllocRequest, LeaseError, NodeId, NodeIdentity, Refusal, RefusalClass,
-    Reply, Request,
+    Answer, Epoch, LeaseAllocRequest, LeaseError, LeaseId, LeaseReport, NodeId, NodeIdentity,
+    NodeReport, Refusal, RefusalClass, Reply, Request, Role,
 };
 use tokio::sync::mpsc::{self, error::TrySendError};
 
@@ -69,7 +69,7 @@ impl Owner {
     /// Passes a request on, or refuses it. Never blocks.
     pub(crate) fn pass_on(&self, request: PeerRequest) {
         let refused = match &request.request {
-            Request::NodeReport(_) => {
+            Request::NodeReport(_) | Request::NodeLeases(_) => {
                 let sent = self.reports.try_send(request);
                 sent.map_err(TrySendError::into_inner)
             }
@@ -111,7 +111,7 @@ struct Task {
     /// When this scheduler started: its identity says so.
     epoch: Epoch,
     view: View,
-    /// Why the last refused report of each node was.
+    /// What the last warning of each node was.
     told: HashMap<NodeId, String>,
     /// When the log said last that a node comes or goes.
     said: HashMap<NodeId, Instant>,
@@ -144,7 +144,7 @@ impl Task {
                 // Clients are answered by what is known.
                 biased;
                 Some(ended) = self.ends.recv() => self.forget(&ended),
-                Some(report) = of_nodes.recv() => self.answer(report),
+                Some(report) = of_nodes.recv() => self.take(report),
                 request = of_clients.recv() => match request {
                     Some((request, _place)) => self.answer(request),
                     None => return,
@@ -153,19 +153,25 @@ impl Task {
         }
     }
 
-    fn answer(&mut self, request: PeerRequest) {
+    /// Answers a client.
+    fn answer(&self, request: PeerRequest) {
         let answer = match &request.request {
             Request::Ping(number) => Ok(Reply::Pong(*number)),
             Request::GetIdentity => Ok(Reply::Identity(self.identity(&request))),
             Request::LeaseAlloc(wanted) => self.place(wanted),
             Request::NodeList(after) => Ok(Reply::Nodes(self.view.page(*after))),
-            Request::NodeReport(_) => self.report(&request),
-            // The server refuses what a scheduler does not answer.
-            _ => Err(Refusal::new(
-                LeaseError::Unsupported,
-                RefusalClass::Permanent,
-                "a scheduler does not answer this request",
+            Request::FleetLeases { after, after_node } => Ok(Reply::FleetLeases(
+                self.view.lease_page((*after, *after_node), whose(&request)),
             )),
+            about => match about.lease_id() {
+                Some(id) => self.find(id, &request),
+                // The server refuses what a scheduler does not answer.
+                None => Err(Refusal::new(
+                    LeaseError::Unsupported,
+                    RefusalClass::Permanent,
+                    "a scheduler does not answer this request",
+                )),
+            },
         };
         // The peer may be gone.
         request.reply.send(answer).ok();
@@ -196,39 +202,71 @@ impl Task {
         placed.map(Reply::Redirect)
     }
 
-    fn report(&mut self, request: &PeerRequest) -> Answer {
-        let Request::NodeReport(report) = &request.request else {
-            return Ok(Reply::Reported);
-        };
-        let peer = &request.peer;
+    fn find(&self, id: LeaseId, request: &PeerRequest) -> Answer {
+        let found = self.view.find(id, whose(request));
+        found.map(Reply::Redirect)
+    }
+
+    /// Takes a report of a node.
+    fn take(&mut self, report: PeerRequest) {
+        let PeerRequest {
+            peer,
+            request,
+            reply,
+            ..
+        } = report;
         let from = Reporter {
             node_id: peer.key,
             labels: peer.labels.iter().map(ToString::to_string).collect(),
             connection: peer.connection.number,
         };
-        match self.view.report(&from, now_unix_ms(), report.clone()) {
-            Ok(is_first) => {
-                if is_first {
-                    let (endpoint, nodes) = (report.endpoint, self.view.len());
-                    if self.may_say(from.node_id) {
-                        tracing::info!(node_id = %from.node_id, %endpoint, nodes, "a node reports");
-                    }
-                    self.await_end(&from, peer.connection.clone());
-                }
-                Ok(Reply::Reported)
+        let taken = match request {
+            Request::NodeReport(report) => self.take_inventory(&from, &peer.connection, report),
+            Request::NodeLeases(report) => self.take_leases(&from, report),
+            _ => Ok(()),
+        };
+        let answer = taken.map(|()| Reply::Reported).map_err(|why| {
+            self.tell_once(from.node_id, format!("a report was refused: {why}"));
+            not_taken(&why)
+        });
+        // The node may be gone.
+        reply.send(answer).ok();
+    }
+
+    fn take_inventory(
+        &mut self,
+        from: &Reporter,
+        connection: &PeerConnection,
+        report: NodeReport,
+    ) -> Result<(), NotTaken> {
+        let endpoint = report.endpoint;
+        if self.view.report(from, now_unix_ms(), report)? {
+            let nodes = self.view.len();
+            if self.may_say(from.node_id) {
+                tracing::info!(node_id = %from.node_id, %endpoint, nodes, "a node reports");
             }
-            Err(why) => {
-                // One line, however often the node repeats it.
-                let told = self.told.insert(from.node_id, why.to_string());
-                if told.as_deref() != Some(&*why.to_string()) {
-                    tracing::warn!(node_id = %from.node_id, %why, "a report was refused");
-                }
-                Err(not_taken(&why))
-            }
+            self.await_end(from, connection.clone());
+        }
+        Ok(())
+    }
+
+    fn take_leases(&mut self, from: &Reporter, report: LeaseReport) -> Result<(), NotTaken> {
+        if let Some((lease, other)) = self.view.report_leases(from, report)? {
+            let told = format!("it reports lease {lease}, which node {other} reports too");
+            self.tell_once(from.node_id, told);
+        }
+        Ok(())
+    }
+
+    /// Warns of a node, in one line however often it repeats itself.
+    fn tell_once(&mut self, node_id: NodeId, why: String) {
+        if self.told.get(&node_id) != Some(&why) {
+            tracing::warn!(%node_id, why, "a node reports what cannot be");
+            self.told.insert(node_id, why);
         }
     }
 
-    fn await_end(&self, of: &Reporter, connection: fabricbios_control::PeerConnection) {
+    fn await_end(&self, of: &Reporter, connection: PeerConnection) {
         let ended = self.ended.clone();
         let (node_id, number) = (of.node_id, of.connection);
         tokio::spawn(async move {
@@ -265,11 +303,21 @@ impl Task {
     }
 }
 
+/// Whose leases the request may be about.
+fn whose(request: &PeerRequest) -> Whose<'_> {
+    match request.principal.role {
+        Role::Operator => Whose::All,
+        _ => Whose::Tenant(&request.principal.tenant),
+    }
+}
+
 fn not_taken(why: &NotTaken) -> Refusal {
     let (error, class) = match why {
         NotTaken::OtherNode { .. } => (LeaseError::NotPermitted, RefusalClass::Permanent),
         NotTaken::TooLarge => (LeaseError::InvalidArgs, RefusalClass::Permanent),
-        NotTaken::Sequence { .. } => (LeaseError::InvalidArgs, RefusalClass::Transient),
+        NotTaken::Sequence { .. } | NotTaken::Leases(_) => {
+            (LeaseError::InvalidArgs, RefusalClass::Transient)
+        }
         NotTaken::LaterConnection => (LeaseError::ResourceBusy, RefusalClass::Transient),
     };
     Refusal::new(error, class, why.to_string())

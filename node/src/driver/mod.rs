@@ -9,6 +9,7 @@ mod effects;
 mod endpoint;
 mod environment;
 pub mod fair;
+pub mod lease_list;
 pub(crate) mod log_note;
 pub mod mailbox;
 pub(crate) mod refusals;
@@ -24,7 +25,7 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_lease::{Asked, BootTime, LeaseTable, Report, State, Ticket};
+use fabricbios_lease::{Asked, BootTime, LeaseTable, LogPosition, Report, State, Ticket};
 use fabricbios_wire::{
     Answer, AttachCode, Endpoint, InventoryForm, LeaseId, PeerChange, RdmaPeer, Refusal, Reply,
     Request, Role,
@@ -35,6 +36,7 @@ use crate::{
     driver::{
         effects::{Held, unavailable, unconfirmed, unwritten},
         fair::{FairQueue, Owner},
+        lease_list::AboutLeases,
         mailbox::Mailbox,
         workers::raise_priority,
     },
@@ -67,6 +69,8 @@ pub enum Input {
         /// Receives the answer to the LEASE_BIND by which the caller joins.
         reply: oneshot::Sender<Answer>,
     },
+    /// Somebody who keeps a copy of the list of leases asks.
+    AboutLeases(AboutLeases),
     /// The rdma_cm listener has ended.
     ListenerLost,
     /// A report of a provider.
@@ -147,8 +151,10 @@ pub struct Driver<E> {
     settled: Option<(oneshot::Sender<()>, BootTime)>,
     /// The signal that leases or resources may have changed.
     changed: Option<watch::Sender<()>>,
-    /// They may have in this turn.
+    /// Resources may have in this turn, or leases by an input.
     may_have_changed: bool,
+    /// The end of the log of the table at the last signal: leases change by timers too.
+    signalled: LogPosition,
 }
 
 impl<E: Environment> Driver<E> {
@@ -181,6 +187,7 @@ impl<E: Environment> Driver<E> {
             settled: None,
             changed: None,
             may_have_changed: false,
+            signalled: LogPosition::default(),
         }
     }
 
@@ -280,12 +287,19 @@ impl<E: Environment> Driver<E> {
         }
         self.perform();
         self.check_journal(now.boot);
-        if std::mem::take(&mut self.may_have_changed)
-            && let Some(changed) = &self.changed
+        self.signal_changes();
+        Some(more_is_due || !self.released.is_empty() || !self.mailbox.is_empty())
+    }
+
+    fn signal_changes(&mut self) {
+        let log_end = self.table.log_end();
+        let leases_changed = std::mem::replace(&mut self.signalled, log_end) != log_end;
+        let may_have_changed = std::mem::take(&mut self.may_have_changed);
+        if let Some(changed) = &self.changed
+            && (leases_changed || may_have_changed)
         {
             changed.send_replace(());
         }
-        Some(more_is_due || !self.released.is_empty() || !self.mailbox.is_empty())
     }
 
     /// Treats a disk that does not answer like a full disk.
@@ -340,7 +354,11 @@ impl<E: Environment> Driver<E> {
     }
 
     fn apply(&mut self, input: Input) {
-        let only_looks = matches!(&input, Input::Request { request, .. } if only_looks(request));
+        let only_looks = match &input {
+            Input::Request { request, .. } => only_looks(request),
+            Input::AboutLeases(_) => true,
+            _ => false,
+        };
         self.may_have_changed |= !only_looks;
         match input {
             Input::Request {
@@ -354,6 +372,7 @@ impl<E: Environment> Driver<E> {
                 spent,
                 reply,
             } => self.on_attach(&code, peer, spent, reply),
+            Input::AboutLeases(question) => self.tell_of_leases(question),
             Input::ListenerLost => self.table.on_attach_lost(),
             Input::Report { at, report } => self.on_report(at, report),
             Input::Durable(outcome) => {

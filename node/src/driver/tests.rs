@@ -452,3 +452,32 @@ fn is_refused_and_leaves_nothing(told: &str, fails: impl FnOnce(&mut Scene)) {
     scene.go_on(true, |driver| driver.requesters.is_empty());
     assert_eq!(lease(granted).phase, LeasePhase::Active);
 }
+
+#[test]
+fn a_lease_that_changes_by_its_deadline_alone_is_signalled() {
+    let mut scene = Scene::new();
+    let (tell, changed) = watch::channel(());
+    scene.driver.changed = Some(tell);
+    let wanted = LeaseAllocRequest::new(ResourceType::Mem, 4096, 1);
+    let granted = scene.ask(Request::LeaseAlloc(wanted));
+    scene.go_on(true, |driver| driver.requesters.is_empty());
+    assert_eq!(lease(granted).phase, LeasePhase::Active);
+    scene.driver.turn().unwrap();
+
+    let mut changed = changed;
+    changed.mark_unchanged();
+    let is_cut = |driver: &Driver<Machine>| driver.table.census().contains_key(&State::Cutting);
+    while !is_cut(&scene.driver) {
+        assert!(!changed.has_changed().unwrap(), "nothing has changed yet");
+        let wake = scene.driver.next_wake();
+        scene.driver.mailbox.wait(wake).unwrap();
+        scene.driver.turn().unwrap();
+    }
+    assert!(changed.has_changed().unwrap());
+    let from = LogPosition::default();
+    let (reply, mut told) = oneshot::channel();
+    scene.take(Input::AboutLeases(AboutLeases::Since(from, reply)));
+    let told = told.try_recv().unwrap().unwrap();
+    assert_eq!(told.leases.len(), 1);
+    assert_eq!(told.next, scene.driver.table.log_end());
+}

@@ -8,6 +8,7 @@ pub mod clock;
 pub(crate) mod descriptors;
 pub(crate) mod detached;
 pub mod helpers;
+mod lease_reports;
 pub mod log_format;
 pub(crate) mod membership;
 pub mod program;

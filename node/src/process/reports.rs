@@ -1,4 +1,4 @@
-//! Reports to the schedulers of the fabric: one task for each. A scheduler that is slow, stopped or gone delays nothing
+//! Reports of inventory, health and leases to the schedulers of the fabric: one task for each. A scheduler that is slow, stopped or gone delays nothing
 //! here.
 
 use std::{
@@ -9,8 +9,7 @@ use std::{
 
 use fabricbios_control::{CallError, Caller, Membership};
 use fabricbios_wire::{
-    InventoryForm, LeaseError, NodeReport, REPORT_BYTES_MAX, Refusal, Reply, Request,
-    ResourceInventory, Role,
+    InventoryForm, NodeReport, REPORT_BYTES_MAX, Refusal, Reply, Request, ResourceInventory, Role,
 };
 use tokio::{
     sync::{oneshot, watch},
@@ -20,17 +19,18 @@ use tokio::{
 use crate::{
     driver::{Input, Requester, mailbox::Sender, requests::pass_on},
     inventory::detection::Detection,
+    process::lease_reports::{Leases, Reports},
 };
 
 /// Shortest time between two reports: what changes meanwhile is in one report.
-const EVERY: Duration = Duration::from_millis(50);
+pub(super) const EVERY: Duration = Duration::from_millis(50);
 /// The health of hardware changes without a word: the node looks this often.
 const LOOK: Duration = Duration::from_secs(5);
 /// A report that says nothing new follows so long after the one before: a scheduler that has heard another node with a
 /// copy of this node's key hears this one again.
 const AGAIN: Duration = Duration::from_secs(30);
 /// A driver that does not answer for this time grants nothing.
-const DRIVER_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const DRIVER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause after a failed connection, which doubles up to the second value. Half of it is random, so that the nodes
 /// of a fabric do not come back all at once.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
@@ -51,7 +51,7 @@ pub(super) struct Reporter {
 
 /// Why reports to a scheduler have ended.
 #[derive(Debug, thiserror::Error)]
-enum Ended {
+pub(super) enum Ended {
     #[error(transparent)]
     Call(#[from] CallError),
     #[error("it refused a report: {0}")]
@@ -126,6 +126,19 @@ impl Reporter {
             Ok(caller) => caller,
             Err(error) => return error.into(),
         };
+        let mut reports = Reports::new(caller);
+        let ended = self.report(&mut reports, identities, told).await;
+        *taken = reports.taken;
+        ended.unwrap_or_else(|ended| ended)
+    }
+
+    /// Reports until it cannot: both results say why it has ended.
+    async fn report(
+        &mut self,
+        reports: &mut Reports,
+        identities: &mut watch::Receiver<Arc<fabricbios_fabric::Fabric>>,
+        told: &mut String,
+    ) -> Result<Ended, Ended> {
         let mut last = None;
         let mut look = interval(LOOK);
         let mut again = interval(AGAIN);
@@ -133,67 +146,72 @@ impl Reporter {
             self.changed.mark_unchanged();
             let answer = match timeout(DRIVER_TIMEOUT, self.inventory()).await {
                 Ok(Some(answer)) => answer,
-                Ok(None) => return Ended::Stopped,
-                Err(_late) => return Ended::Hung,
+                Ok(None) => return Ok(Ended::Stopped),
+                Err(_late) => return Ok(Ended::Hung),
             };
             // Without a place in the driver's queue the last report stands a little longer.
             if let Ok(inventory) = answer
                 && last.as_ref() != Some(&inventory)
             {
-                match self.send(&caller, *taken + 1, &inventory).await {
-                    Ok(()) => {}
-                    Err(Ended::Refused(why)) if why.error == LeaseError::Unavailable => {
-                        sleep(PAUSES[0]).await;
-                        continue;
-                    }
-                    Err(ended) => return ended,
-                }
-                if *taken == 0 {
-                    tracing::info!(scheduler, at = %caller.remote(), "the node reports to a scheduler");
+                let is_first = reports.taken == 0;
+                self.tell_inventory(reports, &inventory).await?;
+                if is_first {
+                    tracing::info!(at = %reports.caller.remote(), "the node reports to a scheduler");
                     told.clear();
                 }
-                *taken += 1;
                 last = Some(inventory);
+            }
+            // A scheduler takes leases of a node that it knows.
+            if reports.taken > 0 {
+                let leases = Leases {
+                    driver: &self.driver,
+                    membership: &self.membership,
+                };
+                reports.tell_leases(&leases).await?;
             }
             tokio::select! {
                 changed = self.changed.changed() => if changed.is_err() {
-                    return Ended::Stopped;
+                    return Ok(Ended::Stopped);
                 },
                 _ = look.tick() => self.detection.refresh().await,
                 _ = again.tick() => last = None,
-                ended = caller.closed() => return ended.into(),
-                Ok(()) = identities.changed() => return Ended::OtherIdentity,
+                ended = reports.caller.closed() => return Ok(ended.into()),
+                Ok(()) = identities.changed() => return Ok(Ended::OtherIdentity),
             }
             sleep(EVERY).await;
         }
     }
 
-    async fn send(
+    async fn tell_inventory(
         &self,
-        caller: &Caller,
-        sequence: u64,
+        reports: &mut Reports,
         inventory: &ResourceInventory,
     ) -> Result<(), Ended> {
         let listen = self.listen.ip();
         let of_listen = (!listen.is_unspecified()).then_some(listen);
         let chosen = self.advertise.or(of_listen);
-        let ip = chosen.or_else(|| caller.local_ip());
-        if sequence == 1 && chosen.is_none() && ip.is_some_and(|ip| ip.is_loopback()) {
+        let ip = { chosen.or_else(|| reports.caller.local_ip()) }.unwrap_or(listen);
+        if reports.taken == 0 && chosen.is_none() && ip.is_loopback() {
             tracing::warn!(
-                at = %caller.remote(),
+                at = %reports.caller.remote(),
                 "the node reports a loopback address to a scheduler: clients on other machines do not reach it; set --advertise"
             );
         }
         let report = NodeReport {
-            sequence,
-            endpoint: SocketAddr::new(ip.unwrap_or(listen), self.listen.port()).into(),
+            sequence: 0,
+            endpoint: SocketAddr::new(ip, self.listen.port()).into(),
             inventory: inventory.clone(),
         };
         if !report.fits() {
             return Err(Ended::TooLarge);
         }
-        caller.call(&Request::NodeReport(report)).await??;
-        Ok(())
+        let numbered = |sequence| NodeReport {
+            sequence,
+            ..report.clone()
+        };
+        reports
+            .send(|sequence| Request::NodeReport(numbered(sequence)))
+            .await
     }
 
     /// Asks the driver. `None`: it has stopped.

@@ -15,6 +15,7 @@ mod journal;
 mod local_socket;
 mod log_drops;
 mod placed;
+mod reports;
 mod watchdog;
 
 use std::fs;

@@ -1,12 +1,17 @@
 //! Two nodes and a scheduler: leases are placed, used, and go on without the scheduler.
 
-use std::{net::SocketAddr, time::SystemTime};
+use std::{
+    fs,
+    net::SocketAddr,
+    time::{Instant, SystemTime},
+};
 
 use fabricbios_client::{Error, FleetNode, Identity, Node};
 use fabricbios_fabric::FabricDirectory;
 use fabricbios_scheduler::{Scheduler, Settings};
 use fabricbios_wire::{
-    LeaseAllocRequest, LeaseError, LeasePhase, RefusalClass, Request, ResourceType,
+    FleetLease, IssueRequest, LEASES_PER_REPORT_MAX, LeaseAllocRequest, LeaseError, LeaseId,
+    LeasePhase, RefusalClass, Reply, Request, ResourceType, Role,
 };
 
 use crate::daemon::*;
@@ -34,19 +39,33 @@ impl Fleet {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             _place: place,
         };
-        fleet.start();
+        fleet.start().unwrap();
         fleet
     }
 
     /// Starts the scheduler where it was before.
-    fn start(&mut self) {
+    fn start(&mut self) -> anyhow::Result<()> {
         let settings = Settings {
             identity: self.identity.clone(),
             listen: self.listen,
         };
-        let scheduler = Scheduler::start(&settings).unwrap();
+        let scheduler = Scheduler::start(&settings)?;
         self.listen = scheduler.local_addr();
         self.scheduler = Some(scheduler);
+        Ok(())
+    }
+
+    async fn stop(&mut self) {
+        self.scheduler.take().unwrap().stop().await;
+    }
+
+    /// Starts it again, once its address is free: the last task of the one before has the socket a little longer.
+    async fn start_again(&mut self) {
+        let begin = Instant::now();
+        while let Err(error) = self.start() {
+            assert!(begin.elapsed() < PATIENCE, "{error:#}");
+            tokio::task::yield_now().await;
+        }
     }
 
     fn node(&self, place: &Place) -> Daemon {
@@ -60,8 +79,36 @@ impl Fleet {
 
     async fn client(&self) -> Node {
         let identity = Identity::load(self.directory.admin_identity()).unwrap();
-        let client = Node::connect_async(&self.listen.to_string(), &identity).await;
+        self.client_of(&identity).await
+    }
+
+    async fn client_of(&self, identity: &Identity) -> Node {
+        let client = Node::connect_async(&self.listen.to_string(), identity).await;
         client.unwrap()
+    }
+
+    /// A new identity of a tenant.
+    fn tenant(&self, name: &str) -> Identity {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let csr = rcgen::CertificateParams::default().serialize_request(&key);
+        let request = IssueRequest {
+            tenant: name.into(),
+            role: Role::Tenant,
+            valid_secs: 600,
+            csr_der: csr.unwrap().der().to_vec(),
+        };
+        let issued = self.directory.ca().issue(&request, SystemTime::now());
+        let Ok(Reply::Issued {
+            certificate_pem,
+            ca_pem,
+        }) = issued
+        else {
+            panic!("{issued:?}")
+        };
+        let path = self.identity.with_file_name(format!("{name}.identity"));
+        let pem = format!("{certificate_pem}{}{ca_pem}", key.serialize_pem());
+        fs::write(&path, pem).unwrap();
+        Identity::load(path).unwrap()
     }
 
     async fn until_reported(&self, client: &Node, nodes: usize) -> Vec<FleetNode> {
@@ -110,7 +157,7 @@ async fn two_leases_go_to_two_nodes_and_go_on_without_the_scheduler() {
     write(&one.info, b"first").await;
     write(&other.info, b"other").await;
 
-    fleet.scheduler.take().unwrap().stop().await;
+    fleet.stop().await;
     for (granted, bytes) in [(&one, b"first"), (&other, b"other")] {
         assert_eq!(first(&granted.info).await, *bytes);
         let id = granted.info.lease_id;
@@ -121,7 +168,7 @@ async fn two_leases_go_to_two_nodes_and_go_on_without_the_scheduler() {
     one.node.lease_async(freed).await.unwrap();
 
     // A scheduler that starts anew learns from the nodes what is free.
-    fleet.start();
+    fleet.start_again().await;
     let client = fleet.client().await;
     fleet.until_reported(&client, 2).await;
     let again = client.acquire_async(wanted()).await.unwrap();
@@ -139,4 +186,123 @@ async fn a_node_that_is_killed_is_no_candidate_any_more() {
     fleet.until_reported(&client, 0).await;
     let none = client.acquire_async(wanted()).await.unwrap_err();
     assert!(none.to_string().contains("no node reports"), "{none}");
+}
+
+/// The leases that the scheduler tells, once they are as `are_they` wants.
+async fn until_told(client: &Node, are_they: impl Fn(&[FleetLease]) -> bool) -> Vec<FleetLease> {
+    loop {
+        match client.fleet_leases_async().await {
+            Ok(told) if are_they(&told) => return told,
+            _ => tokio::task::yield_now().await,
+        }
+    }
+}
+
+fn is(phase: LeasePhase) -> impl Fn(&[FleetLease]) -> bool {
+    move |told| matches!(told, [one] if one.lease.phase == phase)
+}
+
+async fn not_found(client: &Node, id: LeaseId) -> String {
+    let refused = client.lease_async(Request::LeaseQuery(id)).await;
+    let error = refused.unwrap_err();
+    let refusal = error.refusal().unwrap();
+    assert_eq!(refusal.error, LeaseError::NotFound, "{refusal}");
+    refusal.message.replace(&id.to_string(), "ID")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_used_through_the_scheduler_by_its_tenant_alone() {
+    let mut fleet = Fleet::new();
+    let places = [Place::new(), Place::new()];
+    let _daemons = [fleet.node(&places[0]), fleet.node(&places[1])];
+    let operator = fleet.client().await;
+    fleet.until_reported(&operator, 2).await;
+    let [blue, red] = [fleet.tenant("blue"), fleet.tenant("red")];
+    let (blues, reds) = (fleet.client_of(&blue).await, fleet.client_of(&red).await);
+
+    let granted = blues.acquire_async(wanted()).await.unwrap();
+    let id = granted.info.lease_id;
+    let told = until_told(&blues, is(LeasePhase::Active)).await;
+    let [one] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(
+        (one.lease.lease_id, Some(one.node_id)),
+        (id, granted.node.id())
+    );
+    assert_eq!(&one.lease.tenant, "blue");
+    assert_eq!(until_told(&operator, is(LeasePhase::Active)).await, told);
+    assert_eq!(reds.fleet_leases_async().await.unwrap(), []);
+
+    let now = blues.lease_async(Request::LeaseQuery(id)).await.unwrap();
+    assert_eq!(now.binding, granted.info.binding);
+    let seen = operator.lease_async(Request::LeaseQuery(id)).await.unwrap();
+    assert_eq!(seen.phase, LeasePhase::Active);
+    let of_nobody = not_found(&reds, LeaseId(1)).await;
+    assert_eq!(not_found(&reds, id).await, of_nobody);
+
+    // A scheduler that starts anew learns the leases from the nodes.
+    fleet.stop().await;
+    fleet.start_again().await;
+    let blues = fleet.client_of(&blue).await;
+    assert_eq!(until_told(&blues, is(LeasePhase::Active)).await, told);
+    let freed = blues.lease_async(Request::LeaseFree(id)).await.unwrap();
+    assert_eq!(freed.phase, LeasePhase::Freed);
+    until_told(&blues, <[FleetLease]>::is_empty).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_renewed_through_the_scheduler_and_its_end_by_time_is_told() {
+    let fleet = Fleet::new();
+    let place = Place::new();
+    let _daemon = fleet.node(&place);
+    let client = fleet.client().await;
+    fleet.until_reported(&client, 1).await;
+    let short = LeaseAllocRequest {
+        lease_secs: 2,
+        grace_secs: 600,
+        ..request(ResourceType::Mem)
+    };
+    let granted = client.acquire_async(short).await.unwrap();
+    let lease_id = granted.info.lease_id;
+    until_told(&client, is(LeasePhase::Active)).await;
+    // Nothing but its deadline changes the lease.
+    let over = until_told(&client, is(LeasePhase::Grace)).await;
+    assert_eq!(
+        over[0].lease.expires_at_unix_ms,
+        granted.info.expires_at_unix_ms
+    );
+    let renew = Request::LeaseRenew {
+        lease_id,
+        lease_secs: 600,
+    };
+    let renewed = client.lease_async(renew).await.unwrap();
+    let told = until_told(&client, is(LeasePhase::Active)).await;
+    assert_eq!(told[0].lease.expires_at_unix_ms, renewed.expires_at_unix_ms);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_of_leases_that_takes_several_reports_is_told_whole() {
+    let mut fleet = Fleet::new();
+    let place = Place::new();
+    let daemon = fleet.node(&place);
+    let client = fleet.client().await;
+    fleet.until_reported(&client, 1).await;
+    let identity = Identity::load(fleet.directory.admin_identity()).unwrap();
+    let node = daemon.client(&identity).await;
+    let mut ids = Vec::new();
+    // As many as the memory has pages, which is as many as one report has leases.
+    for _ in 0..LEASES_PER_REPORT_MAX {
+        ids.push(alloc(&node, ResourceType::Mem).await.lease_id);
+    }
+    ids.sort_unstable();
+    let are_all = |told: &[FleetLease]| {
+        let told = told
+            .iter()
+            .filter(|it| it.lease.phase == LeasePhase::Active);
+        told.map(|it| it.lease.lease_id).eq(ids.iter().copied())
+    };
+    until_told(&client, are_all).await;
+    fleet.stop().await;
+    fleet.start_again().await;
+    let client = fleet.client().await;
+    until_told(&client, are_all).await;
 }

@@ -2,8 +2,7 @@
 
 use fabricbios_client::{Error, Node};
 use fabricbios_wire::{
-    LeaseError, LeaseId, LeaseInfo, LeasePhase, Refusal, RefusalClass, Reply, Request,
-    RevokeOutcome, Role,
+    LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, Reply, Request, RevokeOutcome, Role,
 };
 
 use super::{identity, lease};
@@ -16,7 +15,7 @@ use crate::{
 /// Frees the leases of the caller. The node lists the leases of all tenants to an operator; the others are left out.
 pub(super) fn free(node: &Node, output: Output) -> Result<(), Failure> {
     let tenant = identity::ask(node)?.tenant;
-    let is_own = |info: &LeaseInfo| info.tenant.as_ref().is_none_or(|of| *of == tenant);
+    let is_own = |of: Option<&str>| of.is_none_or(|of| of == tenant);
     end_all(node, is_own, output, |id| {
         Ok(Some(node.lease(Request::LeaseFree(id))?.phase))
     })
@@ -36,7 +35,7 @@ pub(super) fn revoke(node: &Node, tenant: &str, output: Output) -> Result<(), Fa
         );
         return Err(Error::Refused(refusal).into());
     }
-    let is_its = |info: &LeaseInfo| info.tenant.as_deref() == Some(tenant);
+    let is_its = |of: Option<&str>| of == Some(tenant);
     end_all(node, is_its, output, |id| {
         match node.call(Request::LeaseRevoke(id))? {
             Reply::Revoked(RevokeOutcome::Fenced) => Ok(Some(LeasePhase::Fenced)),
@@ -54,11 +53,11 @@ fn has_ended(error: &Error) -> bool {
     matches!(code, Some(Expired | NotFound | Revoked))
 }
 
-/// Ends each lease that `is_one` accepts. `end` returns `None` for a lease that ended by itself meanwhile. After a
+/// Ends each lease whose tenant `is_one` accepts. `end` returns `None` for a lease that ended by itself meanwhile. After a
 /// failure the other leases are still ended; the last failure is returned.
 fn end_all(
     node: &Node,
-    is_one: impl Fn(&LeaseInfo) -> bool,
+    is_one: impl Fn(Option<&str>) -> bool,
     output: Output,
     end: impl Fn(LeaseId) -> Result<Option<LeasePhase>, Error>,
 ) -> Result<(), Failure> {
@@ -68,8 +67,7 @@ fn end_all(
             before.report(output);
         }
     };
-    for info in lease::all_pages(node, false)?.into_iter().filter(is_one) {
-        let id = info.lease_id;
+    for id in lease::live_ids(node, is_one)? {
         let phase = match end(id) {
             Ok(Some(phase)) => phase,
             Ok(None) => continue,

@@ -6,7 +6,7 @@ use fabricbios_wire::{
     RevokeOutcome,
 };
 
-use super::{alloc, bulk, keep, local, watch};
+use super::{alloc, bulk, fleet_leases, keep, local, watch};
 use crate::{
     args::Lease,
     failure::{Exit, Failure},
@@ -125,6 +125,9 @@ fn revoke(node: &Node, lease_id: LeaseId, output: Output) -> Result<(), Failure>
 }
 
 fn list(node: &Node, ended: bool, output: Output) -> Result<(), Failure> {
+    if node.is_scheduler() {
+        return fleet_leases::list(node, ended, output);
+    }
     let leases = all_pages(node, ended)?;
     let all: Vec<Object<'_>> = leases.iter().map(lease_json).collect();
     let json = Object::from([field("leases", all)]);
@@ -138,6 +141,21 @@ fn list(node: &Node, ended: bool, output: Output) -> Result<(), Failure> {
 
 /// Pages of the longest list: a node keeps about 1.3 million records, 128 on a page.
 const PAGES_MAX: usize = 1 << 14;
+
+/// The leases that have not ended and whose tenant `is_one` accepts. A node tells tenants to operators alone.
+pub(super) fn live_ids(
+    node: &Node,
+    is_one: impl Fn(Option<&str>) -> bool,
+) -> Result<Vec<LeaseId>, Failure> {
+    if node.is_scheduler() {
+        let leases = node.fleet_leases()?.into_iter().map(|it| it.lease);
+        let of = leases.filter(|it| is_one(Some(&it.tenant)));
+        return Ok(of.map(|it| it.lease_id).collect());
+    }
+    let leases = all_pages(node, false)?.into_iter();
+    let of = leases.filter(|it| is_one(it.tenant.as_deref()));
+    Ok(of.map(|it| it.lease_id).collect())
+}
 
 pub(super) fn all_pages(node: &Node, ended: bool) -> Result<Vec<LeaseInfo>, Failure> {
     let (mut leases, mut after) = (Vec::new(), LeaseId(0));

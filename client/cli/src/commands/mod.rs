@@ -5,6 +5,7 @@ mod block;
 mod bulk;
 mod fabric;
 mod fence;
+mod fleet_leases;
 mod gpu;
 mod identity;
 mod inventory;

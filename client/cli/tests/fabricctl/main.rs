@@ -17,6 +17,7 @@ mod ended;
 mod fabric;
 mod fail;
 mod fleet;
+mod fleet_leases;
 mod gpu;
 mod gpu_usage;
 mod identity;

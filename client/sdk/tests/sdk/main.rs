@@ -21,6 +21,7 @@ mod on_the_node;
 mod patience;
 mod pins;
 mod renewals;
+mod routes;
 mod transfers;
 
 use common::{FakeNode, granted, lease};

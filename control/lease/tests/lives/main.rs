@@ -8,6 +8,7 @@ mod attach;
 mod being_cleaned;
 mod binding;
 mod blocks;
+mod change_log;
 mod classes;
 mod cores;
 mod device_classes;

@@ -1,5 +1,7 @@
 //! Compares the table and the model after every step.
 
+use std::collections::BTreeMap;
+
 use super::*;
 
 /// The operator's view of a lease, without the fields for operators only.
@@ -34,6 +36,7 @@ impl Pair {
     pub(super) fn compare(&mut self, effects: Vec<Effect>) {
         self.compare_effects(effects);
         assert_eq!(self.table.check(), [], "invariants");
+        self.copy.follow(&self.table);
         let next = self.table.next_deadline();
         assert_eq!(next.map(|at| at.0), self.oracle.next_deadline(), "deadline");
         invariant_the_deadline_is_ahead(next, self.now.boot);
@@ -229,5 +232,33 @@ impl Pair {
         let arenas = self.oracle.arenas.iter();
         let expected = arenas.filter_map(|arena| Some((arena.id, arena.culprit()?)));
         assert_eq!(told.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    }
+}
+
+/// The list of leases as a scheduler keeps it: by the changes that the table tells.
+#[derive(Debug, Default)]
+pub(super) struct Follower {
+    leases: BTreeMap<LeaseId, LeaseSummary>,
+    at: LogPosition,
+}
+
+impl Follower {
+    /// Reads what has changed, a few changes at a time, and compares the whole list.
+    fn follow(&mut self, table: &LeaseTable) {
+        loop {
+            let changes = table.changes_since(self.at, 3).unwrap();
+            self.at = changes.next;
+            for lease in changes.leases {
+                self.leases.insert(lease.lease_id, lease);
+            }
+            for id in changes.gone {
+                self.leases.remove(&id);
+            }
+            if !changes.more {
+                break;
+            }
+        }
+        let copied: Vec<LeaseSummary> = self.leases.values().cloned().collect();
+        assert_eq!(copied, table.summaries(LeaseId(0), usize::MAX));
     }
 }

@@ -193,6 +193,7 @@ impl Pair {
         self.open.clear();
         self.reported.clear();
         self.table = restored(&self.world, &self.seen.journal, self.now, run);
+        self.copy = comparing::Follower::default();
         let effects = self.effects();
         invariant_nobody_is_displaced(&effects);
         self.oracle.restart(self.now.boot.0, run);

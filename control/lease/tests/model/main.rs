@@ -237,6 +237,7 @@ struct Pair {
     /// All attach codes that were ever asked for.
     codes: Vec<u128>,
     numbers: u32,
+    copy: comparing::Follower,
 }
 
 impl Pair {
@@ -256,6 +257,7 @@ impl Pair {
             requests: vec![],
             codes: vec![],
             numbers: 0,
+            copy: comparing::Follower::default(),
         }
     }
 

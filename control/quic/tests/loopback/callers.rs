@@ -13,7 +13,7 @@ use std::{
 use fabricbios_control::{CallError, Caller, PeerRequest};
 use fabricbios_fabric::FabricDirectory;
 use fabricbios_wire::{
-    Epoch, NodeId, NodeReport, RefusalClass, Reply, Request, ResourceInventory, Role,
+    Epoch, LeaseId, NodeId, NodeReport, RefusalClass, Reply, Request, ResourceInventory, Role,
 };
 
 use crate::{
@@ -120,7 +120,11 @@ async fn a_scheduler_takes_reports_of_nodes_and_questions_of_tenants_only() {
     let tenant: Client = tenant.unwrap();
     for who in [&tenant, &admin.unwrap()] {
         refused(who.call(&report(NodeId([1; 32]))).await, "only a node");
-        refused(who.call(&free()).await, "`node list`");
+        let list = Request::LeaseList {
+            after: LeaseId(0),
+            ended: false,
+        };
+        refused(who.call(&list).await, "`node list`");
     }
     assert!(scheduler.seen().is_empty());
     tenant.call(&alloc()).await.unwrap_err();
@@ -130,7 +134,7 @@ async fn a_scheduler_takes_reports_of_nodes_and_questions_of_tenants_only() {
     assert_eq!(roles.collect::<Vec<_>>(), [Role::Tenant; 2]);
     let node = node_of(&fabric).await;
     let caller = connect(&node, &scheduler, Role::Scheduler).await.unwrap();
-    for request in [alloc(), list] {
+    for request in [alloc(), free(), list] {
         refused(caller.call(&request).await.unwrap(), "a node");
     }
     let at_node = dial(&node, &tenant_of(fabric.ca()), fabric.ca()).await;

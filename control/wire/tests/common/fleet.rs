@@ -42,3 +42,50 @@ fn node() -> impl Strategy<Value = FleetNode> {
         },
     )
 }
+
+fn reported_lease() -> impl Strategy<Value = ReportedLease> {
+    let key = ("[a-z0-9._-]{1,64}", option::of("[0-9a-f]{32}"));
+    let tenant = key.prop_map(|(name, fabric)| match fabric {
+        Some(fabric) => format!("{name}@{fabric}"),
+        None => name,
+    });
+    let fixed = (lease_id(), resource_id(), resource_type());
+    let rest = (select(LeasePhase::ALL), any::<u64>(), any::<u64>(), tenant);
+    (fixed, rest).prop_map(
+        |(
+            (lease_id, resource_id, resource_type),
+            (phase, capacity, expires_at_unix_ms, tenant),
+        )| {
+            ReportedLease {
+                lease_id,
+                resource_id,
+                resource_type,
+                phase,
+                capacity,
+                expires_at_unix_ms,
+                tenant,
+            }
+        },
+    )
+}
+
+pub(crate) fn lease_report() -> impl Strategy<Value = LeaseReport> {
+    let lists = (vec(reported_lease(), 0..4), vec(lease_id(), 0..4));
+    (any::<u64>(), select(ReportPart::ALL), lists).prop_map(|(sequence, part, (leases, gone))| {
+        LeaseReport {
+            sequence,
+            part,
+            leases,
+            gone: match part {
+                ReportPart::Changes => gone,
+                _ => Vec::new(),
+            },
+        }
+    })
+}
+
+pub(crate) fn leases() -> impl Strategy<Value = FleetLeases> {
+    let lease = (node_id(), reported_lease());
+    let lease = lease.prop_map(|(node_id, lease)| FleetLease { node_id, lease });
+    (vec(lease, 0..4), any::<bool>()).prop_map(|(leases, more)| FleetLeases { leases, more })
+}

@@ -69,6 +69,11 @@ pub(crate) fn request() -> impl Strategy<Value = Request> {
         issue().prop_map(Request::IdentityIssue),
         fleet::report().prop_map(Request::NodeReport),
         fleet::node_id().prop_map(Request::NodeList),
+        fleet::lease_report().prop_map(Request::NodeLeases),
+        (any::<u128>(), fleet::node_id()).prop_map(|(after, after_node)| Request::FleetLeases {
+            after: LeaseId(after),
+            after_node,
+        }),
     ]
 }
 
@@ -82,6 +87,7 @@ pub(crate) fn answer() -> impl Strategy<Value = (MessageType, Answer)> {
         M::LeaseBind,
         M::LeaseRotate,
     ];
+    let redirected = [&lease_messages[..], &[M::LeaseRevoke]].concat();
     prop_oneof![
         any::<u64>().prop_map(|n| (M::Ping, Ok(Reply::Pong(n)))),
         identity().prop_map(|it| (M::GetIdentity, Ok(Reply::Identity(it)))),
@@ -105,8 +111,10 @@ pub(crate) fn answer() -> impl Strategy<Value = (MessageType, Answer)> {
                 }),
             )
         }),
-        fleet::candidates().prop_map(|it| (M::LeaseAlloc, Ok(Reply::Redirect(it)))),
-        Just((M::NodeReport, Ok(Reply::Reported))),
+        (select(redirected), fleet::candidates())
+            .prop_map(|(message, it)| (message, Ok(Reply::Redirect(it)))),
+        select(vec![M::NodeReport, M::NodeLeases]).prop_map(|it| (it, Ok(Reply::Reported))),
+        fleet::leases().prop_map(|it| (M::FleetLeases, Ok(Reply::FleetLeases(it)))),
         fleet::page().prop_map(|it| (M::NodeList, Ok(Reply::Nodes(it)))),
         (select(M::ALL), refusal()).prop_map(|(message, it)| (message, Err(it))),
     ]

@@ -396,6 +396,26 @@ fn a_name_goes_to_no_other_fabrics_tenant_when_the_node_leaves_and_comes_back() 
 }
 
 #[test]
+fn the_others_of_a_fabric_name_its_tenants_without_it_and_those_of_others_with_theirs() {
+    let world = World::new();
+    let home = world.node();
+    let (its_blue, home) = (blue(home.ca().unwrap()), home.id());
+    let fabric = world.fabric("fabric");
+    let present_blue = blue(fabric.ca());
+    let joined = world.accept(&world.answer(&fabric, &[])).unwrap().fabric;
+    let named = |blue| {
+        let own = joined.peer(blue).unwrap().principal.tenant;
+        (own.clone(), joined.tenant_in_fabric(&own))
+    };
+    let key = tenant_key("blue", fabric.id(), home);
+    assert_eq!(named(&present_blue), (key, "blue".to_owned()));
+    let key = tenant_key("blue", home, fabric.id());
+    assert_eq!(named(&its_blue), ("blue".to_owned(), key));
+    let third = tenant_key("blue", FabricId([7; 16]), home);
+    assert_eq!(joined.tenant_in_fabric(&third), third);
+}
+
+#[test]
 fn a_key_of_another_ca_beside_a_joined_node_is_not_deleted() {
     let world = World::new();
     world.node();

@@ -49,7 +49,7 @@ pub(crate) fn bad_answers(c: &mut Vec<Case>) {
     add("other_type", "a reply to another message", changed(3, 3), Malformed);
     add("other_request", "a reply to another request", changed(7, 0), Malformed);
     add("other_nonce", "a reply with another nonce", changed(15, 0), Malformed);
-    add("status_15", "an unknown status", changed(21, 15), InvalidArgs);
+    add("status_16", "an unknown status", changed(21, 16), InvalidArgs);
     add("lease_status_3", "an unknown lease status", changed(56, 3), InvalidArgs);
     add("lease_phase_7", "an unknown phase", changed(57, 7), InvalidArgs);
     add("lease_cut", "only the fixed part", frame(REPLY, 0x0202, &whole[20..110]), Malformed);

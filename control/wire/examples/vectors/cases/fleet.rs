@@ -123,7 +123,7 @@ pub(crate) fn bad_requests(c: &mut Vec<Case>) {
     add("list_long", "NODE_LIST with 33 bytes", frame(0, LIST, &[1; 33]), Malformed);
 }
 
-fn candidate(last: u8) -> Candidate {
+pub(super) fn candidate(last: u8) -> Candidate {
     Candidate {
         node_id: NodeId([last; 32]),
         endpoint: endpoint(last),
@@ -155,6 +155,20 @@ pub(crate) fn answers(c: &mut Vec<Case>) {
     answer(c, "node_list_labels", "NODE_LIST, sixteen of the longest labels", M::NodeList, Reply::Nodes(page));
 }
 
+/// Whether an answer to such a request may be a redirect.
+fn has_redirect(message: MessageType) -> bool {
+    use MessageType as M;
+    let about_a_lease = [
+        M::LeaseRenew,
+        M::LeaseQuery,
+        M::LeaseFree,
+        M::LeaseBind,
+        M::LeaseRotate,
+        M::LeaseRevoke,
+    ];
+    message == M::LeaseAlloc || about_a_lease.contains(&message)
+}
+
 /// The bytes of a redirect with these candidates.
 fn redirect(count: u16, candidates: &[Vec<u8>]) -> Vec<u8> {
     [&[0, 15][..], &count.to_be_bytes(), &candidates.concat()].concat()
@@ -181,9 +195,9 @@ pub(crate) fn bad_redirects(c: &mut Vec<Case>) {
         add(name, about, ALLOC, &redirect(1, &[to(endpoint, samples::ARENA.0)]), InvalidArgs);
     }
     let good = redirect(1, &[one]);
-    for message in MessageType::ALL.iter().filter(|it| **it != MessageType::LeaseAlloc) {
+    for message in MessageType::ALL.iter().filter(|it| !has_redirect(**it)) {
         let name = format!("of_{}", message.name().to_lowercase());
-        add(&name, "only LEASE_ALLOC has a redirect", *message as u16, &good, InvalidArgs);
+        add(&name, "nobody is redirected with such a request", *message as u16, &good, InvalidArgs);
     }
     let mut status = good;
     status[1] = 16;

@@ -6,6 +6,7 @@ mod bad_requests;
 mod bad_tlvs;
 mod data_frames;
 mod fleet;
+mod fleet_leases;
 mod inventories;
 pub(crate) mod kinds;
 mod requests;
@@ -133,6 +134,10 @@ pub(crate) fn all() -> Vec<Case> {
         fleet::answers,
         fleet::bad_redirects,
         fleet::bad_pages,
+        fleet_leases::requests,
+        fleet_leases::bad_requests,
+        fleet_leases::answers,
+        fleet_leases::bad_pages,
         kinds::cases,
         data_frames::requests,
         data_frames::bad_requests,
