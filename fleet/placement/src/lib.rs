@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod leases;
+mod members;
 mod offer;
 mod place;
 mod view;

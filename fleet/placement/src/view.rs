@@ -1,7 +1,7 @@
 //! The nodes that report, each with its last report.
 
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     ops::Bound,
 };
 
@@ -75,6 +75,8 @@ pub(crate) struct Member {
 pub struct View {
     pub(crate) members: BTreeMap<NodeId, Member>,
     pub(crate) leases: Leases,
+    /// Who belongs to the fabric, as far as it is known, whether it reports or not.
+    pub(crate) known: BTreeSet<NodeId>,
 }
 
 impl View {

@@ -2,20 +2,24 @@
 //!
 //! It advises and grants nothing: the node decides, for the client's own certificate. What it knows is in memory, comes
 //! from the nodes themselves, and is there again when they have connected anew. One task owns the view; see `owner.rs`.
+//! Who belongs to the fabric is in etcd too, if there is one; see `store.rs`.
 #![forbid(unsafe_code)]
 
+mod embedded;
 mod owner;
 mod settings;
+mod store;
 
-use std::{net::SocketAddr, sync::Arc, time::Duration, time::SystemTime};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration, time::SystemTime};
 
 use anyhow::Context;
 use fabricbios_control::{Limits, Membership, NoSessions, Server};
 use fabricbios_fabric::Fabric;
 use fabricbios_wire::NodeId;
 
+pub use embedded::EmbeddedEtcd;
 use owner::Owner;
-pub use settings::Settings;
+pub use settings::{EtcdSettings, Settings};
 
 /// How long a stop waits for requests that are being answered.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -24,19 +28,43 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Scheduler {
     server: Server,
+    store: Option<store::Running>,
+    embedded: Option<EmbeddedEtcd>,
     id: NodeId,
 }
 
 impl Scheduler {
-    /// Listens and serves. Must be called within a tokio runtime.
+    /// Listens and serves, without etcd. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// The identity cannot be used, or the address cannot be listened on.
     pub fn start(settings: &Settings) -> anyhow::Result<Self> {
+        Self::start_with(settings, &EtcdSettings::default())
+    }
+
+    /// The same with etcd.
+    ///
+    /// # Errors
+    /// An identity cannot be used, the address cannot be listened on, or there is no etcd to start.
+    pub fn start_with(settings: &Settings, etcd: &EtcdSettings) -> anyhow::Result<Self> {
         let fabric = Fabric::open_scheduler(&settings.identity, SystemTime::now())?;
         let id = fabric.node_id();
         tracing::info!(scheduler_id = %id, fabric = %fabric.id(), "the scheduler's fabric");
-        let owner = Owner::start(id);
+        let (urls, identity, embedded) = match etcd.read()? {
+            settings::Etcd::None => (Vec::new(), PathBuf::new(), None),
+            settings::Etcd::At { urls, identity } => (urls, identity, None),
+            settings::Etcd::Embedded => {
+                let etcd = EmbeddedEtcd::start(&[]).context("--etcd embedded-dev")?;
+                (vec![etcd.url()], etcd.identity(), Some(etcd))
+            }
+        };
+        let (owner, store) = match urls.is_empty() {
+            true => (Owner::start(id, None), None),
+            false => {
+                let (store, news, running) = store::start(&urls, &identity, fabric.id(), id)?;
+                (Owner::start(id, Some((store, news))), Some(running))
+            }
+        };
         let server = Server::start(
             settings.listen,
             &Membership::new(fabric),
@@ -45,7 +73,12 @@ impl Scheduler {
             Arc::new(NoSessions),
         )
         .context("serve nodes and clients")?;
-        Ok(Self { server, id })
+        Ok(Self {
+            server,
+            store,
+            embedded,
+            id,
+        })
     }
 
     /// SHA-256 of the scheduler's SubjectPublicKeyInfo.
@@ -62,7 +95,13 @@ impl Scheduler {
 
     /// Closes all connections: clients ask another scheduler, or a node itself.
     pub async fn stop(self) {
-        self.server.shutdown(STOP_TIMEOUT).await;
+        let store = async {
+            if let Some(store) = self.store {
+                store.stop().await;
+            }
+        };
+        tokio::join!(self.server.shutdown(STOP_TIMEOUT), store);
+        drop(self.embedded);
     }
 }
 

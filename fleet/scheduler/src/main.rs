@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Context;
 use clap::Parser;
-use fabricbios_scheduler::{Scheduler, Settings};
+use fabricbios_scheduler::{EtcdSettings, Scheduler, Settings};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -18,6 +18,8 @@ use tracing_subscriber::EnvFilter;
 struct Cli {
     #[command(flatten)]
     settings: Settings,
+    #[command(flatten)]
+    etcd: EtcdSettings,
 }
 
 fn main() -> ExitCode {
@@ -28,7 +30,7 @@ fn main() -> ExitCode {
         .with_ansi(io::stderr().is_terminal())
         .with_writer(io::stderr)
         .init();
-    match run(&cli.settings) {
+    match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -37,7 +39,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(settings: &Settings) -> anyhow::Result<()> {
+fn run(cli: &Cli) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -46,7 +48,7 @@ fn run(settings: &Settings) -> anyhow::Result<()> {
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).context("listen for signals")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("listen for signals")?;
-        let scheduler = Scheduler::start(settings)?;
+        let scheduler = Scheduler::start_with(&cli.settings, &cli.etcd)?;
         let (id, listen) = (scheduler.id(), scheduler.local_addr());
         // Whoever has started the program may not read its output.
         writeln!(io::stdout(), "READY scheduler={id} listen={listen}").ok();

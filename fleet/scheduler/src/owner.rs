@@ -16,6 +16,8 @@ use fabricbios_wire::{
 };
 use tokio::sync::mpsc::{self, error::TrySendError};
 
+use crate::store::{News, Store, Told};
+
 /// Reports that wait for the owner, and requests of all clients that do.
 const WAITING_MAX: usize = 4_096;
 /// Requests of one tenant or operator that wait.
@@ -54,11 +56,14 @@ fn lock(waiting: &Mutex<HashMap<Principal, usize>>) -> MutexGuard<'_, HashMap<Pr
 }
 
 impl Owner {
-    /// Starts the task. It ends when the last clone is dropped.
-    pub(crate) fn start(scheduler_id: NodeId) -> Self {
+    /// Starts the task, with etcd or without. It ends when the last clone is dropped.
+    pub(crate) fn start(scheduler_id: NodeId, etcd: Option<(Store, mpsc::Receiver<News>)>) -> Self {
+        let (store, news) = etcd.unzip();
+        // Without etcd there are no news.
+        let news = news.unwrap_or_else(|| mpsc::channel(1).1);
         let (reports, of_nodes) = mpsc::channel(WAITING_MAX);
         let (requests, of_clients) = mpsc::channel(WAITING_MAX);
-        tokio::spawn(Task::new(scheduler_id).run(of_nodes, of_clients));
+        tokio::spawn(Task::new(scheduler_id, store).run(of_nodes, of_clients, news));
         Self {
             reports,
             requests,
@@ -111,6 +116,8 @@ struct Task {
     /// When this scheduler started: its identity says so.
     epoch: Epoch,
     view: View,
+    /// Where it is kept who belongs to the fabric; `None`: without etcd.
+    store: Option<Store>,
     /// What the last warning of each node was.
     told: HashMap<NodeId, String>,
     /// When the log said last that a node comes or goes.
@@ -121,12 +128,13 @@ struct Task {
 }
 
 impl Task {
-    fn new(scheduler_id: NodeId) -> Self {
+    fn new(scheduler_id: NodeId, store: Option<Store>) -> Self {
         let (ended, ends) = mpsc::unbounded_channel();
         Self {
             scheduler_id,
             epoch: Epoch(now_unix_ms()),
             view: View::default(),
+            store,
             told: HashMap::new(),
             said: HashMap::new(),
             ended,
@@ -138,6 +146,7 @@ impl Task {
         mut self,
         mut of_nodes: mpsc::Receiver<PeerRequest>,
         mut of_clients: mpsc::Receiver<(PeerRequest, Place)>,
+        mut news: mpsc::Receiver<News>,
     ) {
         loop {
             tokio::select! {
@@ -145,6 +154,7 @@ impl Task {
                 biased;
                 Some(ended) = self.ends.recv() => self.forget(&ended),
                 Some(report) = of_nodes.recv() => self.take(report),
+                Some(news) = news.recv() => self.hear(news),
                 request = of_clients.recv() => match request {
                     Some((request, _place)) => self.answer(request),
                     None => return,
@@ -199,6 +209,7 @@ impl Task {
         // Without randomness the order of equal nodes is the same each time.
         getrandom::fill(&mut seed).ok();
         let placed = self.view.place(wanted, u64::from_ne_bytes(seed));
+        let placed = placed.map_err(|refusal| self.view.with_away(refusal));
         placed.map(Reply::Redirect)
     }
 
@@ -246,6 +257,10 @@ impl Task {
                 tracing::info!(node_id = %from.node_id, %endpoint, nodes, "a node reports");
             }
             self.await_end(from, connection.clone());
+            if let Some(store) = &self.store {
+                let (endpoint, labels) = (endpoint.to_string(), from.labels.clone());
+                store.reports(from.node_id, Told { endpoint, labels }, now_unix_ms());
+            }
         }
         Ok(())
     }
@@ -285,10 +300,22 @@ impl Task {
     fn forget(&mut self, ended: &Ended) {
         if self.view.gone(ended.node_id, ended.connection) {
             let nodes = self.view.len();
+            let members_away = self.view.away();
             if self.may_say(ended.node_id) {
-                tracing::info!(node_id = %ended.node_id, nodes, "a node is gone: its connection has ended");
+                tracing::info!(node_id = %ended.node_id, nodes, members_away, "a node is gone: its connection has ended");
+            }
+            if let Some(store) = &self.store {
+                store.gone(ended.node_id, now_unix_ms());
             }
         }
+    }
+
+    fn hear(&mut self, news: News) {
+        match news {
+            News::Known(id) => self.view.know(id),
+            News::Forgotten(id) => self.view.forget(id),
+        }
+        tracing::debug!(?news, members_away = self.view.away(), "news of etcd");
     }
 
     /// Whether the log says that this node comes or goes.

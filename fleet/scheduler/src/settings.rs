@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
+use anyhow::bail;
 use clap::Args;
 
 /// What a scheduler is started with.
@@ -14,4 +15,48 @@ pub struct Settings {
     /// Where nodes and clients connect (QUIC over UDP)
     #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:5704")]
     pub listen: SocketAddr,
+}
+
+/// Where it is kept who belongs to the fabric. By default nowhere: a scheduler then knows only the nodes that report.
+#[derive(Clone, Debug, Default, Args)]
+pub struct EtcdSettings {
+    /// etcd, which keeps who belongs to the fabric: its servers as https://HOST:PORT, separated by commas, or
+    /// `embedded-dev`: an etcd of this scheduler's own on loopback, whose data ends with it
+    #[arg(long, value_name = "URL,…", value_delimiter = ',')]
+    pub etcd: Vec<String>,
+    /// The identity for etcd, one PEM file of mode 0600: a certificate, its key, and last the certificate of etcd's CA
+    #[arg(long, value_name = "FILE", requires = "etcd")]
+    pub etcd_identity: Option<PathBuf>,
+}
+
+/// Which etcd.
+#[derive(Debug)]
+pub(crate) enum Etcd {
+    None,
+    At {
+        urls: Vec<String>,
+        identity: PathBuf,
+    },
+    Embedded,
+}
+
+impl EtcdSettings {
+    pub(crate) fn read(&self) -> anyhow::Result<Etcd> {
+        const EMBEDDED: &str = "embedded-dev";
+        let is_embedded = self.etcd.iter().any(|it| it == EMBEDDED);
+        match (&self.etcd[..], &self.etcd_identity) {
+            ([], _) => Ok(Etcd::None),
+            ([_], None) if is_embedded => Ok(Etcd::Embedded),
+            _ if is_embedded => {
+                bail!(
+                    "--etcd {EMBEDDED} starts an etcd with an identity of its own: give neither a URL nor --etcd-identity"
+                )
+            }
+            (urls, Some(identity)) => Ok(Etcd::At {
+                urls: urls.to_vec(),
+                identity: identity.clone(),
+            }),
+            (_, None) => bail!("--etcd needs --etcd-identity FILE"),
+        }
+    }
 }

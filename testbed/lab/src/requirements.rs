@@ -25,6 +25,8 @@ pub enum Need {
     Lint,
     /// Call `cargo nextest`.
     Nextest,
+    /// Run the tests of the schedulers, with etcd.
+    Etcd,
     /// Call `cargo deny`.
     Deny,
     /// Fetch clients from the Python package index and run them in guests.
@@ -37,11 +39,12 @@ pub enum Need {
 
 impl Need {
     /// The needs of the demo, the tests and the lab together.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Guest,
         Self::Build,
         Self::Python,
         Self::Clients,
+        Self::Etcd,
         Self::Lint,
         Self::Nextest,
         Self::Deny,
@@ -113,6 +116,10 @@ const CLIENT_PACKAGES: [(&str, Option<&str>); 3] = [
     ("curl", Some("curl")),
     ("libnuma1", None),
     ("python3-venv", None),
+];
+const ETCD_PACKAGES: [(&str, Option<&str>); 2] = [
+    ("etcd-client", Some("etcdctl")),
+    ("etcd-server", Some("etcd")),
 ];
 const LINT_PACKAGES: [(&str, Option<&str>); 2] =
     [("python3-venv", None), ("shellcheck", Some("shellcheck"))];
@@ -356,6 +363,7 @@ fn packages(needs: &[Need]) -> Vec<Package> {
             Need::Clients => &CLIENT_PACKAGES,
             Need::Blktests => &BLKTESTS_PACKAGES,
             Need::Fstests => &FSTESTS_PACKAGES,
+            Need::Etcd => &ETCD_PACKAGES,
             Need::Nextest | Need::Deny => &[],
         };
         let new = further

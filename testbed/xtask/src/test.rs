@@ -193,7 +193,7 @@ fn choose<'a>(all: &'a [Step], only: &[String]) -> Result<Vec<&'a Step>> {
 }
 
 fn steps(suites: &Suites) -> Vec<Step> {
-    use Need::{Build, Clients, Deny, Guest, Lint, Nextest, Python};
+    use Need::{Build, Clients, Deny, Etcd, Guest, Lint, Nextest, Python};
     let host = |name: &str, about, needs, action| Step {
         name: name.to_owned(),
         about,
@@ -249,7 +249,7 @@ fn steps(suites: &Suites) -> Vec<Step> {
             name: "nextest".to_owned(),
             about: "unit and property tests",
             may_skip: false,
-            needs: &[Build, Nextest, Python],
+            needs: &[Build, Nextest, Etcd, Python],
             action: Action::Nextest,
         },
         Step {
@@ -373,7 +373,10 @@ mod tests {
         assert!(of("fmt").is_empty());
         assert_eq!(of("vectors"), [Need::Python]);
         assert_eq!(of("deny"), [Need::Deny]);
-        assert_eq!(of("nextest"), [Need::Build, Need::Nextest, Need::Python]);
+        assert_eq!(
+            of("nextest"),
+            [Need::Build, Need::Nextest, Need::Etcd, Need::Python]
+        );
         assert!(of("lab").contains(&Need::Guest));
         assert!(
             Need::ALL

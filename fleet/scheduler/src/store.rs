@@ -1,0 +1,215 @@
+//! What only a fleet can agree on, in etcd: who belongs to the fabric, and which schedulers are there.
+//!
+//! One task has the connection. The owner of the view never waits for it: it leaves changes in a mailbox, which has one
+//! entry for each node, and hears news of a channel. Whatever etcd does, clients are answered from memory.
+//!
+//! Read first: `members.rs`, what is known and written; then `session.rs`, how.
+
+mod client;
+mod identity;
+mod members;
+mod record;
+mod rpc;
+mod session;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use fabricbios_fabric::FabricId;
+use fabricbios_wire::NodeId;
+use tokio::{
+    sync::{Notify, mpsc, oneshot},
+    task::JoinHandle,
+    time::{Instant, sleep, timeout},
+};
+use tonic::transport::Endpoint;
+
+use client::{Client, Failure};
+use members::{Change, Members};
+pub(crate) use members::{News, Told};
+use record::Keys;
+
+/// News that wait for the owner of the view.
+const NEWS_MAX: usize = 256;
+/// The pause after the first failure, and the longest one.
+const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(15)];
+/// How long a stop tries to give back the lease of this scheduler's presence.
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Changes that the task has not taken yet.
+#[derive(Debug, Default)]
+struct Mailbox {
+    waiting: Mutex<BTreeMap<NodeId, Change>>,
+    changed: Notify,
+}
+
+impl Mailbox {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, Change>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where the owner of the view leaves changes. Never waits.
+#[derive(Clone, Debug)]
+pub(crate) struct Store(Arc<Mailbox>);
+
+impl Store {
+    /// A node reports: for the first time over this connection.
+    pub(crate) fn reports(&self, id: NodeId, told: Told, at_unix_ms: u64) {
+        self.leave(id, |change| {
+            *change = Change {
+                told: Some(told),
+                reports: true,
+                at_unix_ms,
+            };
+        });
+    }
+
+    /// The connection of a node has ended.
+    pub(crate) fn gone(&self, id: NodeId, at_unix_ms: u64) {
+        self.leave(id, |change| {
+            change.reports = false;
+            change.at_unix_ms = at_unix_ms;
+        });
+    }
+
+    fn leave(&self, id: NodeId, change: impl FnOnce(&mut Change)) {
+        change(self.0.lock().entry(id).or_default());
+        self.0.changed.notify_one();
+    }
+}
+
+/// The task that runs.
+#[derive(Debug)]
+pub(crate) struct Running {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    /// Ends the task, whatever etcd does.
+    pub(crate) async fn stop(self) {
+        // The task may have ended.
+        self.stop.send(()).ok();
+        self.task.await.ok();
+    }
+}
+
+/// Starts the task.
+///
+/// # Errors
+/// The identity or an address cannot be used.
+pub(crate) fn start(
+    urls: &[String],
+    identity: &Path,
+    fabric: FabricId,
+    scheduler_id: NodeId,
+) -> anyhow::Result<(Store, mpsc::Receiver<News>, Running)> {
+    let endpoints = identity::endpoints(urls, identity)?;
+    let mailbox = Arc::new(Mailbox::default());
+    let (news, heard) = mpsc::channel(NEWS_MAX);
+    let (stop, stopped) = oneshot::channel();
+    let task = Task {
+        keys: Keys::of(fabric),
+        scheduler_id,
+        endpoints,
+        mailbox: Arc::clone(&mailbox),
+        news,
+        members: Members::default(),
+        schedulers: BTreeSet::new(),
+        presence: None,
+        refused_until: None,
+        is_answering: None,
+    };
+    let task = tokio::spawn(task.run(stopped));
+    Ok((Store(mailbox), heard, Running { stop, task }))
+}
+
+struct Task {
+    keys: Keys,
+    scheduler_id: NodeId,
+    endpoints: Vec<Endpoint>,
+    mailbox: Arc<Mailbox>,
+    news: mpsc::Sender<News>,
+    members: Members,
+    /// The schedulers that are present.
+    schedulers: BTreeSet<NodeId>,
+    /// The lease of this scheduler's presence.
+    presence: Option<(Client, i64)>,
+    /// etcd has refused to write: when this tries again.
+    refused_until: Option<Instant>,
+    /// What the last log line has said.
+    is_answering: Option<bool>,
+}
+
+impl Task {
+    async fn run(mut self, stopped: oneshot::Receiver<()>) {
+        tokio::select! {
+            () = self.work() => {}
+            // Also if the scheduler was dropped.
+            _ = stopped => {}
+        }
+        if let Some((client, lease)) = self.presence.take() {
+            // Otherwise it ends by itself.
+            drop(timeout(STOP_TIMEOUT, client.revoke(lease)).await);
+        }
+    }
+
+    async fn work(&mut self) {
+        let endpoints = self.endpoints.clone();
+        let mut pause = PAUSES[0];
+        for endpoint in endpoints.iter().cycle() {
+            let failure = self.session(endpoint).await;
+            if self.is_answering == Some(true) {
+                pause = PAUSES[0];
+            }
+            self.is_lost(endpoint, &failure);
+            self.take_changes();
+            sleep(jittered(pause)).await;
+            pause = PAUSES[1].min(2 * pause);
+        }
+    }
+
+    fn answers(&mut self, endpoint: &Endpoint) {
+        let (at, members) = (endpoint.uri(), self.members.len());
+        if self.is_answering.replace(true) != Some(true) {
+            tracing::info!(%at, members, "etcd answers: the scheduler knows who belongs to the fabric");
+        }
+    }
+
+    fn is_lost(&mut self, endpoint: &Endpoint, why: &Failure) {
+        let at = endpoint.uri();
+        if self.is_answering.replace(false) != Some(false) {
+            tracing::warn!(%at, %why, "etcd cannot be used: the scheduler goes on from memory and tries again");
+        } else {
+            tracing::debug!(%at, %why, "etcd cannot be used");
+        }
+    }
+
+    fn take_changes(&mut self) {
+        let changes = mem::take(&mut *self.mailbox.lock());
+        for (id, change) in changes {
+            self.members.change(id, change);
+        }
+    }
+
+    async fn tell(&self, news: Option<News>) {
+        if let Some(news) = news {
+            // The owner may be stopping.
+            self.news.send(news).await.ok();
+        }
+    }
+}
+
+/// Between a half and the whole of the pause.
+fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(0.5 + fastrand::f64() / 2.0)
+}
+
+#[cfg(test)]
+mod tests;

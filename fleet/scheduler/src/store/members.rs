@@ -1,0 +1,254 @@
+//! Who belongs to the fabric: what etcd holds, what this scheduler's own nodes have told, and what is still to be written.
+//! Pure: no I/O, no clock.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+};
+
+use fabricbios_wire::NodeId;
+
+use super::record::{Record, Unreadable};
+
+/// A time that etcd has is renewed only by one that is so much later.
+const LAST_SEEN_STEP_MS: u64 = 60_000;
+
+/// What the owner of the view learns from etcd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// The node belongs to the fabric.
+    Known(NodeId),
+    /// The node does not belong to it any more, as far as etcd says.
+    Forgotten(NodeId),
+}
+
+/// What a node has told this scheduler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) endpoint: String,
+    pub(crate) labels: Vec<String>,
+}
+
+/// A change of a node's connection to this scheduler. A later change of the same node takes up an earlier one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// What it told last; `None`: nothing since the change before.
+    pub(crate) told: Option<Told>,
+    pub(crate) reports: bool,
+    pub(crate) at_unix_ms: u64,
+}
+
+/// A node that this scheduler has seen: while it reports, and until that is written.
+#[derive(Clone, Debug)]
+struct Own {
+    told: Told,
+    reports: bool,
+    /// Its first report that is not written.
+    since_unix_ms: u64,
+    last_unix_ms: u64,
+}
+
+/// The record of etcd.
+#[derive(Clone, Debug)]
+struct Held {
+    mod_revision: i64,
+    record: Result<Record, Unreadable>,
+}
+
+/// A record to write, if the key still has this revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Write {
+    pub(crate) id: NodeId,
+    pub(crate) record: Record,
+    /// 0: there is no such key.
+    pub(crate) mod_revision: i64,
+}
+
+/// The members.
+#[derive(Debug, Default)]
+pub(crate) struct Members {
+    held: BTreeMap<NodeId, Held>,
+    own: BTreeMap<NodeId, Own>,
+    /// Nodes of `own` that may have to be written.
+    due: BTreeSet<NodeId>,
+    /// The last unreadable revision of each key, which a log line has told.
+    complained: BTreeMap<NodeId, i64>,
+}
+
+impl Members {
+    /// A node has come to this scheduler or left it.
+    pub(crate) fn change(&mut self, id: NodeId, change: Change) {
+        let Change {
+            told,
+            reports,
+            at_unix_ms,
+        } = change;
+        let before = self.own.get(&id);
+        // A node that has left is told with what it reported before.
+        let Some(told) = told.or_else(|| before.map(|it| it.told.clone())) else {
+            return;
+        };
+        let since_unix_ms = before.map_or(at_unix_ms, |it| it.since_unix_ms);
+        let last_unix_ms = at_unix_ms;
+        self.own.insert(
+            id,
+            Own {
+                told,
+                reports,
+                since_unix_ms,
+                last_unix_ms,
+            },
+        );
+        self.due.insert(id);
+    }
+
+    /// Takes all records of the fabric at one revision, with those keys that are gone.
+    pub(crate) fn take_all(&mut self, all: Vec<(NodeId, i64, Vec<u8>)>) -> Vec<News> {
+        let before = mem::take(&mut self.held);
+        for (id, mod_revision, value) in all {
+            self.hold(id, mod_revision, &value);
+        }
+        self.complained.retain(|id, _| self.held.contains_key(id));
+        // A wiped etcd is filled by who reports.
+        let missing = { self.own.keys() }.filter(|id| !self.is_readable(**id));
+        self.due.extend(missing.copied().collect::<Vec<_>>());
+        let was = |id: &NodeId| before.get(id).is_some_and(|it| it.record.is_ok());
+        let known = { self.held.keys() }.filter(|id| self.is_readable(**id) && !was(id));
+        let forgotten = { before.keys() }.filter(|id| was(id) && !self.is_readable(**id));
+        let forgotten = forgotten.map(|id| News::Forgotten(*id));
+        known.map(|id| News::Known(*id)).chain(forgotten).collect()
+    }
+
+    /// A key was put.
+    pub(crate) fn put(&mut self, id: NodeId, mod_revision: i64, value: &[u8]) -> Option<News> {
+        if self.is_later(id, mod_revision) {
+            return None;
+        }
+        let was = self.is_readable(id);
+        self.hold(id, mod_revision, value);
+        match (was, self.is_readable(id)) {
+            (false, true) => Some(News::Known(id)),
+            (true, false) => Some(News::Forgotten(id)),
+            _ => None,
+        }
+    }
+
+    /// A key was deleted.
+    pub(crate) fn deleted(&mut self, id: NodeId, mod_revision: i64) -> Option<News> {
+        if self.is_later(id, mod_revision) {
+            return None;
+        }
+        let was = self.held.remove(&id)?;
+        if self.own.contains_key(&id) {
+            self.due.insert(id);
+        }
+        was.record.is_ok().then_some(News::Forgotten(id))
+    }
+
+    /// The next record to write.
+    pub(crate) fn next_write(&mut self) -> Option<Write> {
+        while let Some(&id) = self.due.first() {
+            match self.wanted(id) {
+                Some(write) => return Some(write),
+                None => self.is_done(id),
+            }
+        }
+        None
+    }
+
+    /// Whether something may have to be written.
+    pub(crate) fn has_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// The record was written at this revision.
+    pub(crate) fn written(&mut self, write: Write, mod_revision: i64) -> Option<News> {
+        let Write { id, record, .. } = write;
+        let was = self.is_readable(id);
+        self.held.insert(
+            id,
+            Held {
+                mod_revision,
+                record: Ok(record),
+            },
+        );
+        self.is_done(id);
+        (!was).then_some(News::Known(id))
+    }
+
+    /// The key had another revision: this one, or none.
+    pub(crate) fn overtaken(&mut self, id: NodeId, found: Option<(i64, &[u8])>) -> Option<News> {
+        match found {
+            Some((mod_revision, value)) => self.put(id, mod_revision, value),
+            None => self.deleted(id, i64::MAX),
+        }
+    }
+
+    /// The number of records that can be read.
+    pub(crate) fn len(&self) -> usize {
+        self.held.values().filter(|it| it.record.is_ok()).count()
+    }
+
+    fn is_done(&mut self, id: NodeId) {
+        self.due.remove(&id);
+        if self.own.get(&id).is_some_and(|it| !it.reports) {
+            self.own.remove(&id);
+        }
+    }
+
+    fn wanted(&self, id: NodeId) -> Option<Write> {
+        let own = self.own.get(&id)?;
+        let held = self.held.get(&id);
+        let mod_revision = held.map_or(0, |it| it.mod_revision);
+        let mut first = own.since_unix_ms;
+        let mut last = own.last_unix_ms;
+        match held.map(|it| &it.record) {
+            Some(Err(Unreadable::Later(_))) => return None,
+            Some(Ok(it)) => {
+                let is_same = it.endpoint == own.told.endpoint && it.labels == own.told.labels;
+                let is_seen = last < it.last_seen_unix_ms.saturating_add(LAST_SEEN_STEP_MS);
+                if is_same && (own.reports || is_seen) {
+                    return None;
+                }
+                first = first.min(it.first_seen_unix_ms);
+                last = last.max(it.last_seen_unix_ms);
+            }
+            Some(Err(Unreadable::Garbage(_))) | None => {}
+        }
+        let Told { endpoint, labels } = own.told.clone();
+        let record = Record::new(endpoint, labels, first, last);
+        Some(Write {
+            id,
+            record,
+            mod_revision,
+        })
+    }
+
+    fn is_readable(&self, id: NodeId) -> bool {
+        self.held.get(&id).is_some_and(|it| it.record.is_ok())
+    }
+
+    /// Whether a later revision of the key is known: an answer to a write overtakes the watch.
+    fn is_later(&self, id: NodeId, mod_revision: i64) -> bool {
+        { self.held.get(&id) }.is_some_and(|it| it.mod_revision > mod_revision)
+    }
+
+    fn hold(&mut self, id: NodeId, mod_revision: i64, value: &[u8]) {
+        let record = Record::read(value);
+        if let Err(why) = &record
+            && self.complained.insert(id, mod_revision) != Some(mod_revision)
+        {
+            tracing::warn!(node_id = %id, mod_revision, %why, "a record in etcd is not used");
+        }
+        self.held.insert(
+            id,
+            Held {
+                mod_revision,
+                record,
+            },
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests;

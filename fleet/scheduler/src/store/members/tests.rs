@@ -1,0 +1,146 @@
+use super::*;
+
+fn node(number: u8) -> NodeId {
+    NodeId([number; 32])
+}
+
+fn told(port: u16) -> Told {
+    Told {
+        endpoint: format!("192.0.2.1:{port}"),
+        labels: vec!["rack=r7".into()],
+    }
+}
+
+fn reports(port: u16, at_unix_ms: u64) -> Change {
+    Change {
+        told: Some(told(port)),
+        reports: true,
+        at_unix_ms,
+    }
+}
+
+fn leaves(at_unix_ms: u64) -> Change {
+    Change {
+        at_unix_ms,
+        ..Change::default()
+    }
+}
+
+fn record(port: u16, first: u64, last: u64) -> Record {
+    let Told { endpoint, labels } = told(port);
+    Record::new(endpoint, labels, first, last)
+}
+
+/// Writes what is due, as an etcd at this revision that refuses nothing.
+fn write(members: &mut Members, revision: i64) -> Vec<Record> {
+    let mut records = Vec::new();
+    while let Some(write) = members.next_write() {
+        records.push(write.record.clone());
+        members.written(write, revision);
+    }
+    records
+}
+
+#[test]
+fn a_member_is_written_once_and_stays_when_it_is_away() {
+    let mut members = Members::default();
+    members.change(node(1), reports(1, 1_000));
+    let due = members.next_write().unwrap();
+    assert_eq!(
+        (due.mod_revision, &due.record),
+        (0, &record(1, 1_000, 1_000))
+    );
+    assert_eq!(members.written(due, 5), Some(News::Known(node(1))));
+    assert_eq!(members.next_write(), None);
+    // Its own put, which the watch tells too, is no news.
+    assert_eq!(
+        members.put(node(1), 5, &record(1, 1_000, 1_000).to_bytes()),
+        None
+    );
+    members.change(node(1), reports(1, 2_000));
+    assert_eq!(write(&mut members, 6), []);
+    // What has moved is written, and when it came first stays.
+    members.change(node(1), reports(2, 3_000));
+    assert_eq!(write(&mut members, 7), [record(2, 1_000, 3_000)]);
+    members.change(node(1), leaves(500_000));
+    assert_eq!(write(&mut members, 8), [record(2, 1_000, 500_000)]);
+    assert_eq!(members.len(), 1);
+}
+
+#[test]
+fn a_node_that_came_and_left_while_etcd_was_away_is_written_afterwards() {
+    let mut members = Members::default();
+    members.change(node(1), reports(1, 1_000));
+    members.change(node(1), leaves(2_000));
+    assert_eq!(members.take_all(Vec::new()), []);
+    assert_eq!(write(&mut members, 5), [record(1, 1_000, 2_000)]);
+}
+
+#[test]
+fn a_wiped_etcd_is_filled_again_by_who_reports() {
+    let mut members = Members::default();
+    let away = (node(2), 9, record(2, 1, 1).to_bytes());
+    assert_eq!(members.take_all(vec![away]), [News::Known(node(2))]);
+    members.change(node(1), reports(1, 1_000));
+    assert_eq!(write(&mut members, 10).len(), 1);
+    let mut forgotten = members.take_all(Vec::new());
+    forgotten.sort_by_key(|it| format!("{it:?}"));
+    assert_eq!(
+        forgotten,
+        [News::Forgotten(node(1)), News::Forgotten(node(2))]
+    );
+    assert_eq!(write(&mut members, 2), [record(1, 1_000, 1_000)]);
+    // A lower revision than before is the truth of the new etcd.
+    let again = (node(1), 2, record(1, 1_000, 1_000).to_bytes());
+    assert_eq!(members.take_all(vec![again]), []);
+    assert_eq!(members.next_write(), None);
+}
+
+#[test]
+fn a_deleted_record_is_forgotten_and_comes_back_if_its_node_reports() {
+    let mut members = Members::default();
+    members.change(node(1), reports(1, 1_000));
+    write(&mut members, 5);
+    members.put(node(2), 6, &record(2, 1, 1).to_bytes());
+    assert_eq!(members.deleted(node(2), 7), Some(News::Forgotten(node(2))));
+    assert_eq!(members.next_write(), None);
+    assert_eq!(members.deleted(node(1), 8), Some(News::Forgotten(node(1))));
+    assert_eq!(write(&mut members, 9).len(), 1);
+    // The deletion of revision 8 once more, after what was written at 9.
+    assert_eq!(members.deleted(node(1), 8), None);
+}
+
+#[test]
+fn garbage_is_replaced_and_a_later_version_never_is() {
+    let mut members = Members::default();
+    let later = br#"{"version":2}"#.to_vec();
+    let all = vec![(node(1), 3, b"{".to_vec()), (node(2), 4, later.clone())];
+    assert_eq!(members.take_all(all), []);
+    for number in [1, 2] {
+        members.change(node(number), reports(number.into(), 1_000));
+    }
+    let due = members.next_write().unwrap();
+    assert_eq!((due.id, due.mod_revision), (node(1), 3));
+    assert_eq!(members.written(due, 5), Some(News::Known(node(1))));
+    assert_eq!(members.next_write(), None);
+    // One that a newer scheduler has written meanwhile.
+    members.change(node(3), reports(3, 1_000));
+    let due = members.next_write().unwrap();
+    assert_eq!(members.overtaken(due.id, Some((6, &later))), None);
+    assert_eq!(members.next_write(), None);
+    // A record that cannot be read any more is no member that is known.
+    let gone = members.put(node(1), 7, &later);
+    assert_eq!(gone, Some(News::Forgotten(node(1))));
+}
+
+#[test]
+fn two_schedulers_that_reach_a_node_by_other_addresses_do_not_write_in_turns() {
+    let mut members = Members::default();
+    members.change(node(1), reports(1, 1_000));
+    write(&mut members, 5);
+    members.put(node(1), 6, &record(2, 1_000, 1_000).to_bytes());
+    assert_eq!(members.next_write(), None);
+    let all = vec![(node(1), 6, record(2, 1_000, 1_000).to_bytes())];
+    members.take_all(all);
+    assert_eq!(members.next_write(), None);
+}

@@ -1,0 +1,208 @@
+//! Schedulers with a real etcd (Debian: etcd-server, and etcd-client for etcdctl), which is killed, stopped, wiped and
+//! filled with garbage.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that cannot be set up should fail loudly"
+)]
+
+mod program;
+mod world;
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+use world::{World, placed, told, until, until_placed};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_is_in_etcd_and_another_scheduler_knows_that_it_is_away() {
+    let world = World::new();
+    let one = world.scheduler();
+    let node = world.node("rack=r7");
+    let connection = node.report_to(&one).await;
+    let record = until("its record", || world.get(&world.key(&node))).await;
+    for part in [r#""version":1"#, "192.0.2.1:5701", r#"["rack=r7"]"#] {
+        assert!(record.contains(part), "{part} is not in {record}");
+    }
+    // No node reports to the other one: it knows the member from etcd alone.
+    let other = world.scheduler();
+    let client = world.client(&other).await;
+    told(
+        &client,
+        "no node reports",
+        "; 1 member of the fabric is away",
+    )
+    .await;
+    let client = world.client(&one).await;
+    assert_eq!(placed(&client).await.unwrap(), [node.id()]);
+    drop(connection);
+    told(
+        &client,
+        "no node reports",
+        "; 1 member of the fabric is away",
+    )
+    .await;
+    assert!(
+        world.get(&world.key(&node)).is_some(),
+        "it belongs to the fabric without a lease"
+    );
+    world.etcdctl(&["del", &world.key(&node)]);
+    told(&client, "no node reports", "ask a node itself").await;
+
+    let presence = world.prefix("schedulers/");
+    until("presence", || {
+        (!world.keys(&presence).is_empty()).then_some(())
+    })
+    .await;
+    for scheduler in [one, other] {
+        scheduler.stop().await;
+    }
+    assert_eq!(
+        world.keys(&presence),
+        [""; 0],
+        "a scheduler that stops is not present"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_etcd_a_scheduler_goes_on_and_fills_it_again_when_it_is_back() {
+    let mut world = World::new();
+    let scheduler = world.scheduler();
+    let nodes = [world.node("rack=r7"), world.node("rack=r8")];
+    let _first = nodes[0].report_to(&scheduler).await;
+    until("its record", || world.get(&world.key(&nodes[0]))).await;
+    let before = world.get(&world.key(&nodes[0]));
+
+    world.signal(Signal::SIGKILL);
+    let _second = nodes[1].report_to(&scheduler).await;
+    let client = world.client(&scheduler).await;
+    assert_eq!(placed(&client).await.unwrap().len(), 2);
+    world.etcd.restart().unwrap();
+    until("the second record", || world.get(&world.key(&nodes[1]))).await;
+    assert_eq!(
+        world.get(&world.key(&nodes[0])),
+        before,
+        "it has not changed"
+    );
+
+    world.signal(Signal::SIGKILL);
+    fs::remove_dir_all(world.etcd.data()).unwrap();
+    world.etcd.restart().unwrap();
+    for node in &nodes {
+        until("a record of each", || world.get(&world.key(node))).await;
+    }
+    let presence = world.prefix("schedulers/");
+    until("presence", || {
+        (!world.keys(&presence).is_empty()).then_some(())
+    })
+    .await;
+    assert_eq!(placed(&client).await.unwrap().len(), 2);
+    scheduler.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_etcd_that_hangs_delays_no_client_and_no_stop() {
+    let world = World::new();
+    let scheduler = world.scheduler();
+    let nodes = [world.node("rack=r7"), world.node("rack=r8")];
+    let first = nodes[0].report_to(&scheduler).await;
+    until("its record", || world.get(&world.key(&nodes[0]))).await;
+    let client = world.client(&scheduler).await;
+
+    world.signal(Signal::SIGSTOP);
+    let _second = nodes[1].report_to(&scheduler).await;
+    for _ in 0..100 {
+        assert_eq!(placed(&client).await.unwrap().len(), 2);
+    }
+    drop(first);
+    until_placed(&client, &[nodes[1].id()]).await;
+    // A scheduler that starts now learns from its nodes.
+    let other = world.scheduler();
+    let _third = nodes[0].report_to(&other).await;
+    assert_eq!(
+        placed(&world.client(&other).await).await.unwrap(),
+        [nodes[0].id()]
+    );
+    for scheduler in [scheduler, other] {
+        scheduler.stop().await;
+    }
+    assert_eq!(world.state_of_etcd(), 'T', "it has hung until here");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_that_cannot_be_read_harm_nothing_and_later_ones_stay() {
+    let world = World::new();
+    let nodes = [
+        world.node("rack=r7"),
+        world.node("rack=r8"),
+        world.node("rack=r9"),
+    ];
+    let [garbage, later, good] = &nodes;
+    let from_later = r#"{"version":2,"where":"elsewhere"}"#;
+    world.etcdctl(&["put", &world.key(garbage), "\u{7}not a record"]);
+    world.etcdctl(&["put", &world.key(later), from_later]);
+    for odd in [
+        "nodes/",
+        "nodes/zz",
+        "schedulers/nobody",
+        "intent/x",
+        "nodes/a/b/c",
+    ] {
+        world.etcdctl(&["put", &world.prefix(odd), "odd"]);
+    }
+    let scheduler = world.scheduler();
+    let mut connections = Vec::new();
+    for node in &nodes {
+        connections.push(node.report_to(&scheduler).await);
+    }
+    let client = world.client(&scheduler).await;
+    assert_eq!(placed(&client).await.unwrap().len(), 3);
+    let is_read = |text: &String| text.contains(r#""version":1"#);
+    for node in [garbage, good] {
+        until("a record", || world.get(&world.key(node)).filter(is_read)).await;
+    }
+    scheduler.stop().await;
+    assert_eq!(world.get(&world.key(later)).as_deref(), Some(from_later));
+    assert_eq!(world.get(&world.prefix("intent/x")).as_deref(), Some("odd"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_etcd_is_read_and_what_is_new_is_written_when_it_has_room() {
+    let world = World::with(&["--quota-backend-bytes=1000000"]);
+    let nodes = [world.node("rack=r7"), world.node("rack=r8")];
+    let scheduler = world.scheduler();
+    let first = nodes[0].report_to(&scheduler).await;
+    until("its record", || world.get(&world.key(&nodes[0]))).await;
+    let much = "x".repeat(100_000);
+    let mut revision = 0;
+    while world.try_etcdctl(&["put", "/other", &much]).is_some() {
+        revision += 1;
+        assert!(revision < 1000, "etcd has no quota");
+    }
+    let _second = nodes[1].report_to(&scheduler).await;
+    let client = world.client(&scheduler).await;
+    assert_eq!(placed(&client).await.unwrap().len(), 2);
+    // One that starts now reads who belongs to the fabric.
+    let other = world.scheduler();
+    let of_other = world.client(&other).await;
+    told(
+        &of_other,
+        "no node reports",
+        "; 1 member of the fabric is away",
+    )
+    .await;
+    assert_eq!(world.get(&world.key(&nodes[1])), None);
+    drop(first);
+
+    world.make_room();
+    until("the second record", || world.get(&world.key(&nodes[1]))).await;
+    told(
+        &of_other,
+        "no node reports",
+        "; 2 members of the fabric are away",
+    )
+    .await;
+    for scheduler in [scheduler, other] {
+        scheduler.stop().await;
+    }
+}

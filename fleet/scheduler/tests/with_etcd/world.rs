@@ -1,0 +1,246 @@
+//! A fabric with an etcd, schedulers, and nodes that only report.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::PathBuf,
+    process::Command,
+    time::{Duration, Instant, SystemTime},
+};
+
+use fabricbios_client::{Error, Identity, Node};
+use fabricbios_control::Caller;
+use fabricbios_fabric::{Fabric, FabricDirectory, Member};
+use fabricbios_scheduler::{EmbeddedEtcd, EtcdSettings, Scheduler, Settings};
+use fabricbios_wire::{
+    Epoch, InventoryExtension, LeaseAllocRequest, MemArena, NodeId, NodeReport, Reply, Request,
+    ResourceId, ResourceInventory, ResourceType, Role, Transport, health,
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+/// How long something may take that takes a moment.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct World {
+    pub(crate) etcd: EmbeddedEtcd,
+    directory: FabricDirectory,
+    place: tempfile::TempDir,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self::with(&[])
+    }
+
+    /// With more flags of etcd.
+    pub(crate) fn with(flags: &[&str]) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let at = place.path().join("fabric");
+        Self {
+            etcd: EmbeddedEtcd::start(flags).unwrap(),
+            directory: FabricDirectory::init(&at, SystemTime::now()).unwrap(),
+            place,
+        }
+    }
+
+    pub(crate) fn scheduler(&self) -> Scheduler {
+        let settings = Settings {
+            identity: self.directory.scheduler_identity(),
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        };
+        let etcd = EtcdSettings {
+            etcd: vec![self.etcd.url()],
+            etcd_identity: Some(self.etcd.identity()),
+        };
+        Scheduler::start_with(&settings, &etcd).unwrap()
+    }
+
+    pub(crate) fn node(&self, label: &str) -> Reporting {
+        let state_dir = self.place.path().join(label);
+        let now = SystemTime::now();
+        Fabric::open_or_create(&state_dir, now).unwrap();
+        let request = Fabric::request(&state_dir).unwrap();
+        let member = Member::Node(vec![label.parse().unwrap()]);
+        let signed = self.directory.sign(&request, &member, None, now).unwrap();
+        Reporting(Fabric::accept(&state_dir, &signed.pem, now).unwrap().fabric)
+    }
+
+    pub(crate) async fn client(&self, scheduler: &Scheduler) -> Node {
+        let identity = Identity::load(self.directory.admin_identity()).unwrap();
+        let at = scheduler.local_addr().to_string();
+        Node::connect_async(&at, &identity).await.unwrap()
+    }
+
+    pub(crate) fn prefix(&self, of: &str) -> String {
+        format!("/fabricbios/v1/{}/{of}", self.directory.id())
+    }
+
+    pub(crate) fn key(&self, node: &Reporting) -> String {
+        self.prefix(&format!("nodes/{}", node.id()))
+    }
+
+    /// `None`: no such key, or no etcd.
+    pub(crate) fn get(&self, key: &str) -> Option<String> {
+        let told = self.try_etcdctl(&["get", "--print-value-only", key])?;
+        let text = told.strip_suffix('\n')?;
+        Some(text.to_owned())
+    }
+
+    pub(crate) fn keys(&self, prefix: &str) -> Vec<String> {
+        let told = self.etcdctl(&["get", "--prefix", "--keys-only", prefix]);
+        let keys = told.lines().filter(|it| !it.is_empty());
+        keys.map(str::to_owned).collect()
+    }
+
+    pub(crate) fn etcdctl(&self, words: &[&str]) -> String {
+        let told = self.try_etcdctl(words);
+        told.unwrap_or_else(|| panic!("etcdctl {words:?}"))
+    }
+
+    pub(crate) fn try_etcdctl(&self, words: &[&str]) -> Option<String> {
+        let identity = self.etcd.identity();
+        let told = Command::new("etcdctl")
+            .arg(format!("--endpoints={}", self.etcd.url()))
+            .arg("--cert")
+            .arg(&identity)
+            .arg("--key")
+            .arg(&identity)
+            .arg("--cacert")
+            .arg(self.etcd.ca())
+            .args(words)
+            .env("ETCDCTL_API", "3")
+            .output()
+            .expect("etcdctl: on Debian `apt install etcd-client` brings it");
+        let is_done = told.status.success();
+        is_done.then(|| String::from_utf8(told.stdout).unwrap())
+    }
+
+    /// What an operator does with a full etcd.
+    pub(crate) fn make_room(&self) {
+        let status = self.etcdctl(&["endpoint", "status", "--write-out=json"]);
+        let (_, revision) = status.split_once(r#""revision":"#).unwrap();
+        let (revision, _) = revision.split_once(',').unwrap();
+        self.etcdctl(&["compact", revision]);
+        self.etcdctl(&["defrag"]);
+        self.etcdctl(&["alarm", "disarm"]);
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.etcd.pid()).unwrap();
+        kill(Pid::from_raw(pid), signal).unwrap();
+    }
+
+    /// The state of its process, of proc_pid_stat(5).
+    pub(crate) fn state_of_etcd(&self) -> char {
+        let stat = PathBuf::from(format!("/proc/{}/stat", self.etcd.pid()));
+        let stat = fs::read_to_string(stat).unwrap();
+        stat.rsplit(')')
+            .next()
+            .unwrap()
+            .trim()
+            .chars()
+            .next()
+            .unwrap()
+    }
+}
+
+/// A node that reports one arena, and grants nothing.
+pub(crate) struct Reporting(Fabric);
+
+impl Reporting {
+    pub(crate) fn id(&self) -> NodeId {
+        self.0.node_id()
+    }
+
+    /// Reports until the connection is dropped.
+    pub(crate) async fn report_to(&self, scheduler: &Scheduler) -> Caller {
+        let at = scheduler.local_addr().to_string();
+        let caller = Caller::connect(&at, &self.0, Role::Scheduler)
+            .await
+            .unwrap();
+        let answer = caller.call(&Request::NodeReport(self.report())).await;
+        assert_eq!(answer.unwrap(), Ok(Reply::Reported));
+        caller
+    }
+
+    fn report(&self) -> NodeReport {
+        let resource_id = ResourceId(1);
+        NodeReport {
+            sequence: 1,
+            endpoint: SocketAddr::from(([192, 0, 2, 1], 5701)).into(),
+            inventory: ResourceInventory {
+                node_id: self.id(),
+                epoch: Epoch(1),
+                health: health::OK,
+                mem_arenas: vec![MemArena {
+                    resource_id,
+                    base: 0,
+                    len: 1 << 30,
+                    align: 4096,
+                    max_read: 0,
+                    max_write: 0,
+                    health: health::OK,
+                }],
+                block_devs: Vec::new(),
+                cpu_caps: Vec::new(),
+                nics: Vec::new(),
+                gpus: Vec::new(),
+                extensions: vec![
+                    InventoryExtension::Available(resource_id, 1 << 30),
+                    InventoryExtension::Transports(resource_id, vec![Transport::Udp]),
+                ],
+            },
+        }
+    }
+}
+
+/// The nodes to which a request is redirected; or the refusal.
+pub(crate) async fn placed(client: &Node) -> Result<Vec<NodeId>, String> {
+    let wanted = LeaseAllocRequest {
+        follows_redirect: true,
+        ..LeaseAllocRequest::new(ResourceType::Mem, 4096, 60)
+    };
+    match client.call_async(Request::LeaseAlloc(wanted)).await {
+        Ok(Reply::Redirect(candidates)) => Ok(candidates.iter().map(|it| it.node_id).collect()),
+        Err(Error::Refused(refusal)) => Err(refusal.message),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Waits for a refusal with this beginning and this end.
+pub(crate) async fn told(client: &Node, begin: &str, end: &str) {
+    let what = format!("{begin} … {end}");
+    let is_told = async || {
+        let refusal = placed(client).await.err()?;
+        (refusal.starts_with(begin) && refusal.ends_with(end)).then_some(())
+    };
+    until_async(&what, is_told).await;
+}
+
+/// Waits until a request is redirected to these nodes.
+pub(crate) async fn until_placed(client: &Node, nodes: &[NodeId]) {
+    let is_placed = async || (placed(client).await.as_deref() == Ok(nodes)).then_some(());
+    until_async("other candidates", is_placed).await;
+}
+
+/// Waits until `it` returns a value; fails after one minute, with the name `what`.
+pub(crate) async fn until<T>(what: &str, mut it: impl FnMut() -> Option<T>) -> T {
+    until_async(what, async || it()).await
+}
+
+async fn until_async<T>(what: &str, mut it: impl AsyncFnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = it().await {
+            return found;
+        }
+        assert!(
+            begin.elapsed() < PATIENCE,
+            "{what}: not within {PATIENCE:?}"
+        );
+        tokio::task::yield_now().await;
+    }
+}
