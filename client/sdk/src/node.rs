@@ -133,6 +133,15 @@ impl Node {
         }
     }
 
+    /// A handle of this connection that is as patient as `other`, and waits as long for answers.
+    pub(crate) fn as_patient_as(&self, other: &Self) -> Self {
+        Self {
+            patience: other.patience,
+            answer_within: other.answer_within,
+            ..self.clone()
+        }
+    }
+
     /// How long this handle waits for an answer, but for those that wait for a cut.
     pub(crate) fn answer_limit(&self) -> Duration {
         let limit = self.answer_within.unwrap_or(ANSWER_TIMEOUT);

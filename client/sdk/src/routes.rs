@@ -56,14 +56,14 @@ impl Node {
     /// The node that has this lease, if this is a scheduler that has named it for a request before; else this node.
     pub(crate) fn of_lease(&self, id: LeaseId) -> Self {
         let node = self.routes.of(id).unwrap_or_else(|| self.clone());
-        node.patient(self.patience)
+        node.as_patient_as(self)
     }
 
     /// Sends a request about a lease: to the node that has it, if this is a scheduler.
     pub(crate) async fn call_about(&self, id: LeaseId, request: Request) -> Result<Reply, Error> {
         let mut before = None;
         if let Some(node) = self.routes.of(id) {
-            match node.patient(self.patience).call_here(request.clone()).await {
+            match node.as_patient_as(self).call_here(request.clone()).await {
                 Err(error) if is_elsewhere(&error) => {
                     self.routes.set(id, None);
                     before = Some(error);
@@ -103,7 +103,7 @@ impl Node {
         for it in candidates {
             let address = SocketAddr::from(it.endpoint);
             let node = match self.routes.node(it) {
-                Some(node) => node.patient(self.patience),
+                Some(node) => node.as_patient_as(self),
                 None => self.other(address, it.node_id, dial_within)?,
             };
             if candidates.len() > 1

@@ -1,8 +1,9 @@
 //! What one scheduler is told of the leases: the whole list at first, and then what has changed.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use fabricbios_control::{Caller, Membership};
+use fabricbios_control::Caller;
+use fabricbios_fabric::Fabric;
 use fabricbios_lease::{Changes, LeaseSummary, LogPosition};
 use fabricbios_wire::{
     LEASES_PER_REPORT_MAX, LeaseError, LeaseId, LeaseReport, ReportPart, ReportedLease, Request,
@@ -21,10 +22,14 @@ use crate::driver::{
 
 /// The pause before a scheduler that is too busy is told the same again.
 const BUSY: Duration = Duration::from_secs(1);
+/// Most reports of changes before the inventory is looked at again.
+const IN_A_ROW: usize = 16;
 
 /// The reports over one connection. They have one sequence.
 pub(super) struct Reports {
     pub(super) caller: Caller,
+    /// The node's fabric, and the scheduler's, when the connection began.
+    fabric: Arc<Fabric>,
     /// The number of the last report that was taken.
     pub(super) taken: u64,
     /// The changes of leases before this are told. `None`: nothing is.
@@ -32,9 +37,10 @@ pub(super) struct Reports {
 }
 
 impl Reports {
-    pub(super) fn new(caller: Caller) -> Self {
+    pub(super) fn new(caller: Caller, fabric: Arc<Fabric>) -> Self {
         Self {
             caller,
+            fabric,
             taken: 0,
             told: None,
         }
@@ -54,9 +60,9 @@ impl Reports {
         Ok(())
     }
 
-    /// Tells what has changed since the last time, or the whole list.
-    pub(super) async fn tell_leases(&mut self, of: &Leases<'_>) -> Result<(), Ended> {
-        loop {
+    /// Tells what has changed since the last time, or the whole list. Returns whether there is more to tell.
+    pub(super) async fn tell_leases(&mut self, of: &Leases<'_>) -> Result<bool, Ended> {
+        for _ in 0..IN_A_ROW {
             let changes = match self.told {
                 Some(from) => of.since(from).await?,
                 None => None,
@@ -66,14 +72,15 @@ impl Reports {
                 continue;
             };
             if !(changes.leases.is_empty() && changes.gone.is_empty()) {
-                let (leases, gone) = (of.reported(changes.leases), changes.gone);
-                self.send_leases(ReportPart::Changes, leases, gone).await?;
+                self.send_leases(ReportPart::Changes, changes.leases, changes.gone)
+                    .await?;
             }
             self.told = Some(changes.next);
             if !changes.more {
-                return Ok(());
+                return Ok(false);
             }
         }
+        Ok(true)
     }
 
     /// Returns where the changes since the list began to be read are.
@@ -89,8 +96,7 @@ impl Reports {
                 (false, Some(_)) => ReportPart::Next,
                 (false, None) => ReportPart::End,
             };
-            self.send_leases(part, of.reported(leases), Vec::new())
-                .await?;
+            self.send_leases(part, leases, Vec::new()).await?;
             let Some(last) = goes_on else {
                 return Ok(began);
             };
@@ -102,13 +108,22 @@ impl Reports {
     async fn send_leases(
         &mut self,
         part: ReportPart,
-        leases: Vec<ReportedLease>,
+        leases: Vec<LeaseSummary>,
         gone: Vec<LeaseId>,
     ) -> Result<(), Ended> {
+        let reported = leases.into_iter().map(|it| ReportedLease {
+            lease_id: it.lease_id,
+            resource_id: it.resource_id,
+            resource_type: it.resource_type,
+            phase: it.phase,
+            capacity: it.capacity,
+            expires_at_unix_ms: it.expires_at_unix_ms,
+            tenant: self.fabric.tenant_in_fabric(&it.tenant),
+        });
         let report = LeaseReport {
             sequence: 0,
             part,
-            leases,
+            leases: reported.collect(),
             gone,
         };
         self.send(|sequence| {
@@ -122,10 +137,7 @@ impl Reports {
 }
 
 /// The leases of this node, which the driver tells.
-pub(super) struct Leases<'a> {
-    pub(super) driver: &'a Sender<Input>,
-    pub(super) membership: &'a Membership,
-}
+pub(super) struct Leases<'a>(pub(super) &'a Sender<Input>);
 
 impl Leases<'_> {
     async fn above(&self, after: LeaseId) -> Result<(Vec<LeaseSummary>, LogPosition), Ended> {
@@ -144,7 +156,7 @@ impl Leases<'_> {
         let (reply, answer) = oneshot::channel();
         let mut input = Input::AboutLeases(question(reply));
         let asked = async {
-            while let Err((why, back)) = self.driver.request(None, input) {
+            while let Err((why, back)) = self.0.request(None, input) {
                 if why == NoPlace::Gone {
                     return Err(Ended::Stopped);
                 }
@@ -156,19 +168,5 @@ impl Leases<'_> {
         timeout(DRIVER_TIMEOUT, asked)
             .await
             .unwrap_or(Err(Ended::Hung))
-    }
-
-    fn reported(&self, leases: Vec<LeaseSummary>) -> Vec<ReportedLease> {
-        let fabric = self.membership.now();
-        let reported = leases.into_iter().map(|it| ReportedLease {
-            lease_id: it.lease_id,
-            resource_id: it.resource_id,
-            resource_type: it.resource_type,
-            phase: it.phase,
-            capacity: it.capacity,
-            expires_at_unix_ms: it.expires_at_unix_ms,
-            tenant: fabric.tenant_in_fabric(&it.tenant),
-        });
-        reported.collect()
     }
 }

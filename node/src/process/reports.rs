@@ -126,8 +126,9 @@ impl Reporter {
             Ok(caller) => caller,
             Err(error) => return error.into(),
         };
-        let mut reports = Reports::new(caller);
-        let ended = self.report(&mut reports, identities, told).await;
+        let mut reports = Reports::new(caller, fabric);
+        let ended = self.report(scheduler, &mut reports, identities, told);
+        let ended = ended.await;
         *taken = reports.taken;
         ended.unwrap_or_else(|ended| ended)
     }
@@ -135,6 +136,7 @@ impl Reporter {
     /// Reports until it cannot: both results say why it has ended.
     async fn report(
         &mut self,
+        scheduler: &str,
         reports: &mut Reports,
         identities: &mut watch::Receiver<Arc<fabricbios_fabric::Fabric>>,
         told: &mut String,
@@ -156,18 +158,20 @@ impl Reporter {
                 let is_first = reports.taken == 0;
                 self.tell_inventory(reports, &inventory).await?;
                 if is_first {
-                    tracing::info!(at = %reports.caller.remote(), "the node reports to a scheduler");
+                    tracing::info!(scheduler, at = %reports.caller.remote(), "the node reports to a scheduler");
                     told.clear();
                 }
                 last = Some(inventory);
             }
             // A scheduler takes leases of a node that it knows.
             if reports.taken > 0 {
-                let leases = Leases {
-                    driver: &self.driver,
-                    membership: &self.membership,
-                };
-                reports.tell_leases(&leases).await?;
+                let there_are_more = reports.tell_leases(&Leases(&self.driver)).await?;
+                if identities.has_changed().unwrap_or(true) {
+                    return Ok(Ended::OtherIdentity);
+                }
+                if there_are_more {
+                    continue;
+                }
             }
             tokio::select! {
                 changed = self.changed.changed() => if changed.is_err() {

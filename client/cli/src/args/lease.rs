@@ -79,7 +79,7 @@ pub(crate) enum Lease {
         #[arg(long)]
         all: bool,
     },
-    /// List your leases; an operator lists everybody's
+    /// List your leases, at a scheduler those at all its nodes; an operator lists everybody's
     List {
         /// List ended leases too, if they are still on record
         #[arg(long)]

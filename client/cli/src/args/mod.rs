@@ -91,7 +91,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Args, c
 #[derive(Debug, Parser)]
 #[command(name = "fabricctl", version = env!("FABRICBIOS_VERSION"), after_help = AFTER_HELP, max_term_width = 100)]
 pub(crate) struct Args {
-    /// The node, or for new leases a scheduler: HOST, HOST:PORT or `[IPV6]:PORT`
+    /// The node, or a scheduler, which names the node to ask: HOST, HOST:PORT or `[IPV6]:PORT`
     #[arg(long, global = true, env = ENV_NODE, default_value = DEFAULT_NODE, value_name = "ADDR",
           help_heading = NODE)]
     pub(crate) node: String,

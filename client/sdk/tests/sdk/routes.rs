@@ -223,3 +223,17 @@ fn a_busy_node_is_asked_again_by_a_patient_handle() {
     patient.lease(QUERY).unwrap();
     assert_eq!((scheduler.asked().len(), node.asked().len()), (1, 2));
 }
+
+#[test]
+fn the_limit_of_a_handle_holds_at_a_node_that_another_handle_has_found() {
+    let fleet = Fleet::new();
+    let node = fleet.node(obliging());
+    let scheduler = fleet.redirecting_to(&[&node]);
+    let client = client(&scheduler);
+    client.lease(QUERY).unwrap();
+    let _arrived = node.ignore_next();
+    let hasty = client.answers_within(Duration::from_millis(50));
+    let error = hasty.lease(RENEW).unwrap_err();
+    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+    client.lease(QUERY).unwrap();
+}

@@ -1,4 +1,5 @@
 use fabricbios_wire::{CANDIDATES_MAX, Candidate, LeaseError, RefusalClass};
+use proptest::{collection::vec, prelude::*};
 
 use super::*;
 use crate::{
@@ -285,4 +286,85 @@ fn pages_have_every_lease_once() {
     assert_eq!(all(Whose::All), expected);
     expected.retain(|(id, _)| id.0 % 2 == 0);
     assert_eq!(all(BLUE), expected);
+}
+
+/// What a node does, by numbers: which node, which part, ids, and whose.
+type Step = (u8, u8, Vec<(u8, u8)>, Vec<u8>);
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let leases = vec((1..9_u8, 0..3_u8), 0..4);
+    vec((1..4_u8, 0..8_u8, leases, vec(1..9_u8, 0..3)), 0..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_view_is_what_the_nodes_have_told(steps in steps()) {
+        let mut view = View::default();
+        let mut nodes: BTreeMap<u8, (Node, Option<BTreeMap<u128, String>>)> = BTreeMap::new();
+        let mut told: BTreeMap<(u128, u8), String> = BTreeMap::new();
+        for (at, (number, what, leases, gone)) in steps.into_iter().enumerate() {
+            let connection = at as u64 + 1;
+            if what == 5 || !nodes.contains_key(&number) {
+                nodes.insert(number, (Node::connected(&mut view, number, connection), None));
+                continue;
+            }
+            if what >= 6 {
+                let (it, _) = nodes.remove(&number).unwrap();
+                prop_assert!(view.gone(node(number), it.connection));
+                told.retain(|(_, of), _| *of != number);
+                continue;
+            }
+            let (it, coming) = nodes.get_mut(&number).unwrap();
+            let part = ReportPart::ALL[usize::from(what)];
+            let leases: BTreeMap<u128, String> = { leases.into_iter() }
+                .map(|(id, whose)| (id.into(), format!("tenant-{whose}")))
+                .collect();
+            let gone: Vec<u128> = match part {
+                ReportPart::Changes => gone.into_iter().map(u128::from).collect(),
+                _ => vec![],
+            };
+            let report = leases.iter().map(|(id, tenant)| lease(*id, tenant)).collect();
+            if it.try_tell(&mut view, part, report, &gone).is_err() {
+                continue;
+            }
+            match part {
+                ReportPart::Changes => {
+                    told.retain(|(id, of), _| *of != number || !gone.contains(id));
+                    told.extend(leases.into_iter().map(|(id, tenant)| ((id, number), tenant)));
+                    continue;
+                }
+                ReportPart::Begin | ReportPart::Whole => *coming = Some(leases),
+                ReportPart::Next | ReportPart::End => coming.as_mut().unwrap().extend(leases),
+            }
+            if matches!(part, ReportPart::End | ReportPart::Whole) {
+                told.retain(|(_, of), _| *of != number);
+                let whole = coming.take().unwrap().into_iter();
+                told.extend(whole.map(|(id, tenant)| ((id, number), tenant)));
+            }
+        }
+        let rows = |whose: Whose<'_>| -> Vec<((u128, u8), String)> {
+            let page = view.lease_page(NO_KEY, whose).leases.into_iter();
+            page.map(|it| ((it.lease.lease_id.0, it.node_id.0[0]), it.lease.tenant)).collect()
+        };
+        let all: Vec<_> = told.clone().into_iter().collect();
+        prop_assert_eq!(rows(Whose::All), all.clone());
+        let mut of_tenants = 0;
+        for tenant in ["tenant-0", "tenant-1", "tenant-2"] {
+            let whose = Whose::Tenant(tenant);
+            let its: Vec<_> = all.iter().filter(|(_, of)| of == tenant).cloned().collect();
+            of_tenants += its.len();
+            prop_assert_eq!(rows(whose), its.clone());
+            for id in 1..9 {
+                let at: BTreeSet<NodeId> = nodes_of(&view, id, whose).into_iter().collect();
+                let expected = its.iter().filter(|((of, _), _)| *of == id).map(|((_, it), _)| node(*it));
+                prop_assert_eq!(at, expected.collect());
+            }
+        }
+        prop_assert_eq!(of_tenants, view.leases.all.len());
+        let of_nodes: usize = view.leases.nodes.values().map(|it| it.leases.len()).sum();
+        prop_assert_eq!(of_nodes, view.leases.all.len());
+        prop_assert!(view.leases.tenants.values().all(|its| !its.is_empty()));
+    }
 }
