@@ -79,12 +79,6 @@ impl Node {
 
     async fn search(&self, request: LeaseAllocRequest) -> Result<Granted, Error> {
         let (began, token) = (Instant::now(), request.request_token);
-        if token.is_some() && request.follows_redirect {
-            self.connected().await?;
-            if self.is_scheduler() {
-                return Err(self.takes_no_token());
-            }
-        }
         // The inner result is final.
         let search = || async {
             let request = LeaseAllocRequest {
@@ -116,6 +110,13 @@ impl Node {
     ) -> Result<Result<Granted, Error>, Error> {
         let mut passed = PassedOver::default();
         for (at, it) in candidates.iter().enumerate() {
+            if let Some(named) = request.resource_id.filter(|id| *id != it.resource_id) {
+                let why = format!(
+                    "it names resource {} for a request of resource {named}",
+                    it.resource_id
+                );
+                return Ok(Err(self.protocol(why)));
+            }
             let request = LeaseAllocRequest {
                 resource_id: Some(it.resource_id),
                 follows_redirect: false,

@@ -26,12 +26,13 @@ use crate::{
     pin::Pin,
 };
 
-/// How long a node may take to answer. The slowest answer but those of [`END_TIMEOUT`] waits for a binding: a node gives up
-/// on one that makes no progress for 30 s.
+/// How long a node may take to answer.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a node may take to answer a request that ends a lease: it waits for the cut, which fails after ten minutes with
 /// the largest `cut-within-ms`.
-const END_TIMEOUT: Duration = Duration::from_secs(660);
+pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(660);
+/// How long a node may take to grant a lease: the first one of blocks waits until its extent is zeroed.
+const GRANT_TIMEOUT: Duration = Duration::from_secs(86_400);
 /// How long closing may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(20);
 /// How long a stream for a session waits until the node allows one more.
@@ -128,8 +129,6 @@ impl Link {
         patience: Duration,
         limit: Option<Duration>,
     ) -> Result<Reply, Error> {
-        let longest = answer_limit(request);
-        let limit = limit.map_or(longest, |it| it.min(longest));
         let comes_back = |error: &Error| {
             matches!(error, Error::Unreachable { .. })
                 && self.remote().is_some()
@@ -141,8 +140,13 @@ impl Link {
 
     /// Sends a request; sends it again over a new connection if the old one was lost and the request was not sent or is
     /// idempotent.
-    async fn call_once(&self, request: &Request, limit: Duration) -> Result<Reply, Error> {
+    async fn call_once(&self, request: &Request, limit: Option<Duration>) -> Result<Reply, Error> {
         let (connection, fresh) = self.connection().await?;
+        let longest = match self.is_scheduler() {
+            true => ANSWER_TIMEOUT,
+            false => answer_limit(request),
+        };
+        let limit = limit.map_or(longest, |it| it.min(longest));
         let lost = match self.ask(&connection, request, limit).await {
             Ok(answer) => return answer,
             Err(lost) => lost,
@@ -354,9 +358,10 @@ impl Link {
     }
 }
 
-/// How long a node may take to answer the request.
+/// How long a node may take to answer the request. A scheduler waits for nothing.
 fn answer_limit(request: &Request) -> Duration {
     match request {
+        Request::LeaseAlloc(_) => GRANT_TIMEOUT,
         Request::LeaseFree(_) | Request::LeaseRevoke(_) => END_TIMEOUT,
         _ => ANSWER_TIMEOUT,
     }

@@ -7,7 +7,7 @@ use fabricbios_wire::{LeaseInfo, NodeId, Reply, Request};
 use crate::{
     DEFAULT_NODE, ENV_NODE, ENV_NODE_ID, Error, Identity,
     dial::CONNECT_TIMEOUT,
-    link::{ANSWER_TIMEOUT, Link, Stream},
+    link::{ANSWER_TIMEOUT, END_TIMEOUT, Link, Stream},
     routes::Routes,
     runtime::{run, wait},
 };
@@ -66,8 +66,8 @@ impl Node {
         })
     }
 
-    /// Another node, with the identity, the patience and the limit of answers of this one; it is connected with the first
-    /// request. `dial_within`: how long connecting may take; `None`: as long as for any node.
+    /// Another node, with the identity, the patience and the limit of answers of this one, which is [`END_TIMEOUT`] if none is
+    /// set: a scheduler may name a node that never answers. It is connected with the first request. `dial_within`: how long connecting may take; `None`: as long as for any node.
     pub(crate) fn other(
         &self,
         address: SocketAddr,
@@ -79,6 +79,7 @@ impl Node {
         Ok(Self {
             link: Arc::new(Link::new(&address, identity, Some(node_id), within)?),
             routes: Arc::default(),
+            answer_within: self.answer_within.or(Some(END_TIMEOUT)),
             ..self.clone()
         })
     }
@@ -124,8 +125,10 @@ impl Node {
     }
 
     /// A handle of the same connection that waits at most this long for each answer. After that the call fails with
-    /// [`Error::Unreachable`], and the node may have done the request. Without this call a node has 11 minutes for LEASE_FREE
-    /// and LEASE_REVOKE, which are answered after the cut, and 2 minutes for each other request; longer times change nothing.
+    /// [`Error::Unreachable`], and the node may have done the request. Without this call a node
+    /// has a day for LEASE_ALLOC, whose blocks it may have to zero first (11 minutes, if a scheduler has named it), 11 minutes
+    /// for LEASE_FREE and LEASE_REVOKE, which are answered after the cut, and 2 minutes for each other request; longer times
+    /// change nothing.
     pub fn answers_within(&self, limit: Duration) -> Self {
         Self {
             answer_within: Some(limit),

@@ -3,12 +3,15 @@
 use std::{
     net::SocketAddr,
     sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use fabricbios_wire::{Candidate, LeaseError, LeaseId, Reply, Request};
 
 use crate::{Error, Node, alloc::DIAL_WITHIN};
 
+/// How long each of several nodes that are named for a lease may take to say whether it has the lease.
+const PROBE: Duration = Duration::from_secs(5);
 /// Leases whose nodes a handle remembers; those used last stay.
 const ROUTES_MAX: usize = 64;
 
@@ -107,7 +110,10 @@ impl Node {
                 None => self.other(address, it.node_id, dial_within)?,
             };
             if candidates.len() > 1
-                && let Err(error) = node.call_here(Request::LeaseQuery(id)).await
+                && let Err(error) = node
+                    .answers_within(PROBE)
+                    .call_here(Request::LeaseQuery(id))
+                    .await
                 && is_elsewhere(&error)
             {
                 last = Some(self.names(&node, error));
@@ -121,8 +127,8 @@ impl Node {
             [one, other, ..] => {
                 let (one, other) = (one.address(), other.address());
                 let why = format!(
-                    "it names nodes {one} and {other} for lease {id}, and both say that they have it: ask the one that granted \
-                     the lease, by its address and id"
+                    "it names nodes {one} and {other} for lease {id}, and neither says that it does not have it: ask the one \
+                     that granted the lease, by its address and id"
                 );
                 return Err(self.protocol(why));
             }

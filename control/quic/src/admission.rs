@@ -9,11 +9,13 @@ use std::{
 };
 
 use fabricbios_fabric::Principal;
-use fabricbios_wire::Role;
+use fabricbios_wire::{NodeId, Role};
 
 /// The part by which operators and nodes may exceed a limit: an eighth. The role of a peer is known only after its handshake;
 /// until then every peer counts as an operator.
 const OPERATORS_PART: usize = 8;
+/// Connections with the key of one node: those before its last crashes take a while to end.
+const OF_NODE_MAX: usize = 16;
 
 /// The limits of the control plane. The defaults are enough for a rack of clients, and protect against one bad client.
 #[derive(Clone, Debug)]
@@ -24,7 +26,8 @@ pub struct Limits {
     pub connections_per_source_max: usize,
     /// Connections with certificates of one tenant.
     pub connections_per_tenant_max: usize,
-    /// Connections with certificates of nodes, which may exceed the first two limits as operators may.
+    /// Connections with certificates of nodes, which may exceed the first two limits as operators may. One key has at most
+    /// 16 of them.
     pub nodes_max: usize,
     /// Requests that one connection may have open. Its streams to sessions come on top.
     pub requests_per_connection_max: u32,
@@ -76,6 +79,8 @@ pub(crate) enum Full {
     /// One tenant has half of the places of the address.
     #[error("this tenant has too many connections from this address: half of the address's bound")]
     TenantAtSource,
+    #[error("the key of this node has too many connections")]
+    NodeKey,
     /// Half of the places of the node or of the address are taken: the rest is for validated addresses
     /// (RFC 9000 §8.1), since the source of a datagram can be forged.
     #[error("the address was not validated")]
@@ -98,6 +103,7 @@ struct Counts {
     unvalidated: HashMap<IpAddr, usize>,
     by_tenant: HashMap<Principal, usize>,
     by_tenant_and_source: HashMap<(Principal, IpAddr), usize>,
+    by_node: HashMap<NodeId, usize>,
 }
 
 /// The place of a connection; dropping this gives it back.
@@ -107,6 +113,7 @@ pub(crate) struct Place {
     source: IpAddr,
     is_validated: bool,
     peer: Option<Principal>,
+    node: Option<NodeId>,
 }
 
 impl Admission {
@@ -141,6 +148,7 @@ impl Admission {
             source,
             is_validated,
             peer: None,
+            node: None,
         })
     }
 
@@ -169,7 +177,7 @@ impl Counts {
 impl Place {
     /// Counts the connection for its peer. The handshake is over: it has validated the address and shown who the peer
     /// is.
-    pub(crate) fn for_peer(&mut self, peer: &Principal) -> Result<(), Full> {
+    pub(crate) fn for_peer(&mut self, peer: &Principal, key: NodeId) -> Result<(), Full> {
         let limits = &self.admission.limits;
         let source_max = limits.connections_per_source_max;
         let mut counts = self.admission.counts();
@@ -205,7 +213,14 @@ impl Place {
             give_back(&mut counts.by_tenant_and_source, &here);
             return Err(Full::Tenant);
         }
+        let is_node = peer.role == Role::Node;
+        if is_node && !take(&mut counts.by_node, key, OF_NODE_MAX) {
+            give_back(&mut counts.by_tenant_and_source, &here);
+            give_back(&mut counts.by_tenant, peer);
+            return Err(Full::NodeKey);
+        }
         drop(counts);
+        self.node = is_node.then_some(key);
         self.peer = Some(peer.clone());
         Ok(())
     }
@@ -219,6 +234,9 @@ impl Drop for Place {
         if let Some(peer) = self.peer.take() {
             give_back(&mut counts.by_tenant, &peer);
             give_back(&mut counts.by_tenant_and_source, &(peer, self.source));
+        }
+        if let Some(node) = self.node {
+            give_back(&mut counts.by_node, &node);
         }
     }
 }
@@ -286,7 +304,7 @@ mod tests {
     /// A connection from a validated address whose handshake is over.
     fn join(admission: &Arc<Admission>, from: &str, peer: &Principal) -> Result<Place, Full> {
         let mut place = admission.admit(ip(from), true)?;
-        place.for_peer(peer).map(|()| place)
+        place.for_peer(peer, NodeId([1; 32])).map(|()| place)
     }
 
     #[test]
@@ -308,6 +326,29 @@ mod tests {
         assert_eq!(counts.all, 0);
         assert!(counts.by_source.is_empty() && counts.by_tenant.is_empty());
         assert!(counts.by_tenant_and_source.is_empty());
+    }
+
+    #[test]
+    fn one_node_leaves_the_places_of_nodes_to_the_others() {
+        let admission = Admission::new(Limits {
+            nodes_max: 20,
+            ..Limits::default()
+        });
+        let node = Principal {
+            role: Role::Node,
+            ..tenant("node")
+        };
+        let join = |key| {
+            let mut place = admission.admit(ip("10.0.0.1"), true)?;
+            place.for_peer(&node, NodeId([key; 32])).map(|()| place)
+        };
+        let loud: Vec<Place> = (0..OF_NODE_MAX).map(|_| join(1).unwrap()).collect();
+        assert_eq!(join(1).unwrap_err(), Full::NodeKey);
+        let quiet = join(2).unwrap();
+        drop(loud);
+        join(1).unwrap();
+        drop(quiet);
+        assert!(admission.counts().by_node.is_empty());
     }
 
     #[test]
@@ -358,8 +399,8 @@ mod tests {
         admission.admit(ip("10.0.0.2"), false).unwrap();
         real.pop();
         let [mut first, mut second] = forged;
-        first.for_peer(&operator("one")).unwrap();
-        let full = second.for_peer(&operator("two"));
+        first.for_peer(&operator("one"), NodeId([1; 32])).unwrap();
+        let full = second.for_peer(&operator("two"), NodeId([1; 32]));
         assert_eq!(full.unwrap_err(), Full::Source);
         drop((first, second, real));
         let counts = admission.counts();

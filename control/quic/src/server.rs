@@ -301,7 +301,7 @@ fn admitted(
     if counted.role == Role::Operator && peer.fabric != fabric.id() {
         counted.role = Role::Tenant;
     }
-    place.for_peer(&counted)?;
+    place.for_peer(&counted, peer.key)?;
     Ok(peer)
 }
 

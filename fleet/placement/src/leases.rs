@@ -79,7 +79,10 @@ impl Leases {
         let node = self.nodes.entry(node_id).or_default();
         let whole = match (report.part, &mut node.coming) {
             (ReportPart::Changes, None) if node.is_whole => {
-                if node.leases.len() + report.leases.len() > OF_NODE_MAX {
+                let are_new = { report.leases.iter() }
+                    .filter(|it| !node.leases.contains(&it.lease_id))
+                    .count();
+                if node.leases.len() + are_new > OF_NODE_MAX {
                     return Err(TOO_MANY);
                 }
                 for id in &report.gone {

@@ -6,8 +6,9 @@ use std::{
 };
 
 use fabricbios_wire::{
-    CANDIDATES_MAX, Candidate, FleetLeases, FleetNode, FleetPage, LeaseError, LeaseId, LeaseReport,
-    MAX_PAYLOAD, NODES_PER_PAGE_MAX, NodeId, NodeReport, Refusal, RefusalClass, ResourceInventory,
+    CANDIDATES_MAX, Candidate, FleetLeases, FleetNode, FleetPage, LABEL_BYTES_MAX, LABELS_MAX,
+    LeaseError, LeaseId, LeaseReport, MAX_PAYLOAD, NODES_PER_PAGE_MAX, NodeId, NodeReport,
+    REPORT_BYTES_MAX, Refusal, RefusalClass, ResourceInventory,
 };
 
 use crate::{Offer, Whose, leases::Leases};
@@ -53,10 +54,10 @@ pub enum NotTaken {
         "a later connection with the key of this node reports: does another node have a copy of its state directory?"
     )]
     LaterConnection,
-    /// The inventory is too large for a page of NODE_LIST.
+    /// The node is too large for a page of NODE_LIST.
     #[error(
-        "the inventory has more than {} bytes",
-        fabricbios_wire::REPORT_BYTES_MAX
+        "the inventory has more than {REPORT_BYTES_MAX} bytes, or the certificate more than {LABELS_MAX} labels, or one of \
+         more than {LABEL_BYTES_MAX} bytes"
     )]
     TooLarge,
 }
@@ -95,7 +96,9 @@ impl View {
             let reporter = from.node_id;
             return Err(NotTaken::OtherNode { told, reporter });
         }
-        if !report.fits() {
+        // What a page of NODE_LIST cannot have.
+        let fits = |label: &String| label.len() <= LABEL_BYTES_MAX;
+        if !report.fits() || from.labels.len() > LABELS_MAX || !from.labels.iter().all(fits) {
             return Err(NotTaken::TooLarge);
         }
         let entry = self.members.entry(from.node_id);

@@ -14,7 +14,7 @@ use fabricbios_wire::{
     Answer, Epoch, LeaseAllocRequest, LeaseError, LeaseId, LeaseReport, NodeId, NodeIdentity,
     NodeReport, Refusal, RefusalClass, Reply, Request, Role,
 };
-use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::sync::mpsc;
 
 use crate::store::{News, Store, Told};
 
@@ -22,6 +22,8 @@ use crate::store::{News, Store, Told};
 const WAITING_MAX: usize = 4_096;
 /// Requests of one tenant or operator that wait.
 const WAITING_OF_TENANT_MAX: usize = 256;
+/// Reports of one node that wait. A node sends the next one when the last one was answered.
+const WAITING_OF_NODE_MAX: usize = 4;
 /// A node that comes and goes more often has no more lines in the log.
 const ONE_LINE_PER: Duration = Duration::from_secs(10);
 
@@ -29,24 +31,24 @@ const ONE_LINE_PER: Duration = Duration::from_secs(10);
 /// look as if it were gone.
 #[derive(Clone, Debug)]
 pub(crate) struct Owner {
-    reports: mpsc::Sender<PeerRequest>,
+    reports: mpsc::Sender<(PeerRequest, Place)>,
     requests: mpsc::Sender<(PeerRequest, Place)>,
     waiting: Arc<Mutex<HashMap<Principal, usize>>>,
 }
 
-/// The place of a tenant's request that waits; dropping this gives it back.
+/// The place of a request that waits, of a tenant, an operator or a node; dropping this gives it back.
 #[derive(Debug)]
 struct Place {
-    tenant: Principal,
+    of: Principal,
     waiting: Arc<Mutex<HashMap<Principal, usize>>>,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut waiting = lock(&self.waiting);
-        match waiting.get_mut(&self.tenant) {
+        match waiting.get_mut(&self.of) {
             Some(count) if *count > 1 => *count -= 1,
-            _ => drop(waiting.remove(&self.tenant)),
+            _ => drop(waiting.remove(&self.of)),
         }
     }
 }
@@ -73,16 +75,25 @@ impl Owner {
 
     /// Passes a request on, or refuses it. Never blocks.
     pub(crate) fn pass_on(&self, request: PeerRequest) {
-        let refused = match &request.request {
+        let (queue, place) = match &request.request {
             Request::NodeReport(_) | Request::NodeLeases(_) => {
-                let sent = self.reports.try_send(request);
-                sent.map_err(TrySendError::into_inner)
+                // All nodes have one name.
+                let node = Principal {
+                    tenant: request.peer.key.to_string(),
+                    role: Role::Node,
+                };
+                (&self.reports, self.place(node, WAITING_OF_NODE_MAX))
             }
-            _ => match self.place(&request.principal) {
-                Some(place) => { self.requests.try_send((request, place)) }
-                    .map_err(|error| error.into_inner().0),
-                None => Err(request),
-            },
+            _ => {
+                let of = request.principal.clone();
+                (&self.requests, self.place(of, WAITING_OF_TENANT_MAX))
+            }
+        };
+        let refused = match place {
+            Some(place) => {
+                { queue.try_send((request, place)) }.map_err(|error| error.into_inner().0)
+            }
+            None => Err(request),
         };
         if let Err(request) = refused {
             let busy = "the scheduler has too many requests waiting: try again a little later, or ask a node itself";
@@ -91,15 +102,15 @@ impl Owner {
         }
     }
 
-    fn place(&self, tenant: &Principal) -> Option<Place> {
+    fn place(&self, of: Principal, max: usize) -> Option<Place> {
         let mut waiting = lock(&self.waiting);
-        let count = waiting.entry(tenant.clone()).or_default();
-        if *count >= WAITING_OF_TENANT_MAX {
+        let count = waiting.entry(of.clone()).or_default();
+        if *count >= max {
             return None;
         }
         *count += 1;
         Some(Place {
-            tenant: tenant.clone(),
+            of,
             waiting: Arc::clone(&self.waiting),
         })
     }
@@ -118,8 +129,8 @@ struct Task {
     view: View,
     /// Where it is kept who belongs to the fabric; `None`: without etcd.
     store: Option<Store>,
-    /// What the last warning of each node was.
-    told: HashMap<NodeId, String>,
+    /// What the last warning of each node was, and when.
+    told: HashMap<NodeId, (String, Instant)>,
     /// When the log said last that a node comes or goes.
     said: HashMap<NodeId, Instant>,
     ended: mpsc::UnboundedSender<Ended>,
@@ -144,16 +155,15 @@ impl Task {
 
     async fn run(
         mut self,
-        mut of_nodes: mpsc::Receiver<PeerRequest>,
+        mut of_nodes: mpsc::Receiver<(PeerRequest, Place)>,
         mut of_clients: mpsc::Receiver<(PeerRequest, Place)>,
         mut news: mpsc::Receiver<News>,
     ) {
         loop {
             tokio::select! {
-                // Clients are answered by what is known.
-                biased;
+                // They take turns: nodes cannot keep clients waiting.
                 Some(ended) = self.ends.recv() => self.forget(&ended),
-                Some(report) = of_nodes.recv() => self.take(report),
+                Some((report, _place)) = of_nodes.recv() => self.take(report),
                 Some(news) = news.recv() => self.hear(news),
                 request = of_clients.recv() => match request {
                     Some((request, _place)) => self.answer(request),
@@ -273,11 +283,15 @@ impl Task {
         Ok(())
     }
 
-    /// Warns of a node, in one line however often it repeats itself.
+    /// Warns of a node, in one line however often it repeats itself, and not more often than [`ONE_LINE_PER`].
     fn tell_once(&mut self, node_id: NodeId, why: String) {
-        if self.told.get(&node_id) != Some(&why) {
+        let now = Instant::now();
+        let last = self.told.get(&node_id);
+        let is_new =
+            last.is_none_or(|(told, at)| *told != why && now.duration_since(*at) >= ONE_LINE_PER);
+        if is_new {
             tracing::warn!(%node_id, why, "a node reports what cannot be");
-            self.told.insert(node_id, why);
+            self.told.insert(node_id, (why, now));
         }
     }
 

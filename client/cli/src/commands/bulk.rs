@@ -16,7 +16,7 @@ use crate::{
 pub(super) fn free(node: &Node, output: Output) -> Result<(), Failure> {
     let tenant = identity::ask(node)?.tenant;
     let is_own = |of: Option<&str>| of.is_none_or(|of| of == tenant);
-    end_all(node, is_own, output, |id| {
+    end_all(node, is_own, output, |node, id| {
         Ok(Some(node.lease(Request::LeaseFree(id))?.phase))
     })
 }
@@ -36,7 +36,7 @@ pub(super) fn revoke(node: &Node, tenant: &str, output: Output) -> Result<(), Fa
         return Err(Error::Refused(refusal).into());
     }
     let is_its = |of: Option<&str>| of == Some(tenant);
-    end_all(node, is_its, output, |id| {
+    end_all(node, is_its, output, |node, id| {
         match node.call(Request::LeaseRevoke(id))? {
             Reply::Revoked(RevokeOutcome::Fenced) => Ok(Some(LeasePhase::Fenced)),
             Reply::Revoked(RevokeOutcome::TornDown) => Ok(Some(LeasePhase::Revoked)),
@@ -46,11 +46,14 @@ pub(super) fn revoke(node: &Node, tenant: &str, output: Output) -> Result<(), Fa
     })
 }
 
-/// Whether a lease ended by itself meanwhile.
+/// Whether a lease ended by itself meanwhile. A scheduler that does not find one now says so as transient.
 fn has_ended(error: &Error) -> bool {
     use LeaseError::{Expired, NotFound, Revoked};
-    let code = error.refusal().map(|refusal| refusal.error);
-    matches!(code, Some(Expired | NotFound | Revoked))
+    error.refusal().is_some_and(|refusal| match refusal.error {
+        Expired | Revoked => true,
+        NotFound => refusal.class != RefusalClass::Transient,
+        _ => false,
+    })
 }
 
 /// Ends each lease whose tenant `is_one` accepts. `end` returns `None` for a lease that ended by itself meanwhile. After a
@@ -59,7 +62,7 @@ fn end_all(
     node: &Node,
     is_one: impl Fn(Option<&str>) -> bool,
     output: Output,
-    end: impl Fn(LeaseId) -> Result<Option<LeasePhase>, Error>,
+    end: impl Fn(&Node, LeaseId) -> Result<Option<LeasePhase>, Error>,
 ) -> Result<(), Failure> {
     let (mut ended, mut last) = (Vec::new(), None);
     let mut fail = |failure: Failure| {
@@ -67,8 +70,15 @@ fn end_all(
             before.report(output);
         }
     };
-    for id in lease::live_ids(node, is_one)? {
-        let phase = match end(id) {
+    for (id, node) in lease::live(node, is_one)? {
+        let node = match node {
+            Ok(node) => node,
+            Err(failure) => {
+                fail(failure.at(&format!("lease {id}")));
+                continue;
+            }
+        };
+        let phase = match end(&node, id) {
             Ok(Some(phase)) => phase,
             Ok(None) => continue,
             Err(error) if has_ended(&error) => continue,

@@ -1,12 +1,14 @@
 //! `lease …`: the operations on an existing lease.
 
+use std::collections::BTreeMap;
+
 use fabricbios_client::{Error, Node, lease_json};
 use fabricbios_wire::{
     LeaseId, LeaseInfo, LeasePhase, PeerChange, RdmaPeer, RefusalClass, Reply, Request,
     RevokeOutcome,
 };
 
-use super::{alloc, bulk, fleet_leases, keep, local, watch};
+use super::{alloc, bulk, fleet_leases, keep, local, not_found, watch};
 use crate::{
     args::Lease,
     failure::{Exit, Failure},
@@ -142,19 +144,32 @@ fn list(node: &Node, ended: bool, output: Output) -> Result<(), Failure> {
 /// Pages of the longest list: a node keeps about 1.3 million records, 128 on a page.
 const PAGES_MAX: usize = 1 << 14;
 
-/// The leases that have not ended and whose tenant `is_one` accepts. A node tells tenants to operators alone.
-pub(super) fn live_ids(
+/// A live lease, and the node that has it.
+pub(super) type Live = (LeaseId, Result<Node, Failure>);
+
+/// The leases that have not ended and whose tenant `is_one` accepts. A node tells tenants to operators alone. Each lease of
+/// a scheduler's list is ended at the node that has reported it: so a node that reports another one's lease ends nothing.
+pub(super) fn live(
     node: &Node,
     is_one: impl Fn(Option<&str>) -> bool,
-) -> Result<Vec<LeaseId>, Failure> {
-    if node.is_scheduler() {
-        let leases = node.fleet_leases()?.into_iter().map(|it| it.lease);
-        let of = leases.filter(|it| is_one(Some(&it.tenant)));
-        return Ok(of.map(|it| it.lease_id).collect());
+) -> Result<Vec<Live>, Failure> {
+    if !node.is_scheduler() {
+        let leases = all_pages(node, false)?.into_iter();
+        let of = leases.filter(|it| is_one(it.tenant.as_deref()));
+        return Ok(of.map(|it| (it.lease_id, Ok(node.clone()))).collect());
     }
-    let leases = all_pages(node, false)?.into_iter();
-    let of = leases.filter(|it| is_one(it.tenant.as_deref()));
-    Ok(of.map(|it| it.lease_id).collect())
+    let leases = node.fleet_leases()?.into_iter();
+    let nodes = node.nodes()?;
+    let mut handles = BTreeMap::new();
+    for it in &nodes {
+        handles.insert(it.id, node.reporting(it)?);
+    }
+    let at = |id| match handles.get(&id) {
+        Some(node) => Ok(node.clone()),
+        None => Err(not_found(format!("its node {id} does not report any more"))),
+    };
+    let of = leases.filter(|it| is_one(Some(&it.lease.tenant)));
+    Ok(of.map(|it| (it.lease.lease_id, at(it.node_id))).collect())
 }
 
 pub(super) fn all_pages(node: &Node, ended: bool) -> Result<Vec<LeaseInfo>, Failure> {

@@ -3,7 +3,7 @@
 use std::{thread, time::Duration};
 
 use fabricbios_client::{Error, Node, lease_json};
-use fabricbios_wire::{LeaseError, LeaseId, LeaseInfo, LeasePhase, Request};
+use fabricbios_wire::{LeaseError, LeaseId, LeaseInfo, LeasePhase, RefusalClass, Request};
 
 use crate::{
     failure::Failure,
@@ -55,10 +55,11 @@ fn show(info: &LeaseInfo, output: Output) -> Result<(), Failure> {
     })
 }
 
+/// A scheduler does not find a lease of a node that does not report now: that is transient.
 fn is_gone(error: &Error) -> bool {
-    error
-        .refusal()
-        .is_some_and(|refusal| refusal.error == LeaseError::NotFound)
+    error.refusal().is_some_and(|refusal| {
+        refusal.error == LeaseError::NotFound && refusal.class != RefusalClass::Transient
+    })
 }
 
 fn is_over(phase: LeasePhase) -> bool {

@@ -67,7 +67,7 @@ const FIRST: NodeId = NodeId([0x1a; 32]);
 const SECOND: NodeId = NodeId([0x1b; 32]);
 const ARENA: ResourceId = ResourceId(7);
 
-fn empty(node_id: NodeId) -> ResourceInventory {
+pub(crate) fn empty(node_id: NodeId) -> ResourceInventory {
     ResourceInventory {
         node_id,
         epoch: Epoch(3),
@@ -82,7 +82,7 @@ fn empty(node_id: NodeId) -> ResourceInventory {
 }
 
 /// The report of a node at the address of `node`.
-fn reporting(
+pub(crate) fn reporting(
     node: &FakeNode,
     node_id: NodeId,
     labels: &[&str],

@@ -1,8 +1,8 @@
 //! Leases at a scheduler: listed with their nodes, and reached through it.
 
 use fabricbios_wire::{
-    Answer, Epoch, FleetLease, FleetLeases, LeaseId, LeaseInfo, LeasePhase, NodeId, NodeIdentity,
-    Reply, ReportedLease, Request, ResourceId, ResourceType, Role,
+    Answer, Epoch, FleetLease, FleetLeases, FleetPage, LeaseId, LeaseInfo, LeasePhase, NodeId,
+    NodeIdentity, Reply, ReportedLease, Request, ResourceId, ResourceType, Role,
 };
 use serde_json::json;
 
@@ -13,7 +13,9 @@ use crate::{
         fleet::{Fleet, candidate},
         lease,
     },
-    fails, json_of, text_of,
+    fails,
+    fleet::{empty, reporting},
+    json_of, run, text_of,
 };
 
 fn told(id: LeaseId, tenant: &str) -> FleetLease {
@@ -34,12 +36,21 @@ fn told(id: LeaseId, tenant: &str) -> FleetLease {
 /// A scheduler with a lease of `admin`, who asks, and one of `blue`; both are at this node.
 fn scheduler(fleet: &Fleet, node: &FakeNode) -> FakeNode {
     let (candidates, endpoint) = (vec![candidate(node)], node.endpoint());
+    let of_admin = FleetLease {
+        node_id: node.id(),
+        ..told(LEASE, "admin")
+    };
+    let page = FleetPage {
+        nodes: vec![reporting(node, node.id(), &[], empty(node.id()))],
+        next: None,
+    };
     fleet.scheduler(move |request: &Request| -> Answer {
         Ok(match request {
             Request::FleetLeases { .. } => Reply::FleetLeases(FleetLeases {
-                leases: vec![told(LEASE, "admin"), told(LeaseId(LEASE.0 + 1), "blue")],
+                leases: vec![of_admin.clone(), told(LeaseId(LEASE.0 + 1), "blue")],
                 more: false,
             }),
+            Request::NodeList(_) => Reply::Nodes(page.clone()),
             Request::GetIdentity => Reply::Identity(NodeIdentity {
                 node_id: NodeId([9; 32]),
                 epoch: Epoch(1),
@@ -70,7 +81,7 @@ fn leases_are_listed_with_their_nodes() {
     assert_eq!(
         listed["leases"][0],
         json!({
-            "lease_id": LEASE_TEXT, "node_id": NodeId([0x1a; 32]).to_string(),
+            "lease_id": LEASE_TEXT, "node_id": node.id().to_string(),
             "resource_id": ResourceId(7).to_string(), "resource_type": "mem", "state": "grace",
             "capacity": 3 << 20, "expires_at_unix_ms": 1_800_000_000_000_u64, "tenant": "admin",
         })
@@ -81,7 +92,8 @@ fn leases_are_listed_with_their_nodes() {
         .collect();
     assert_eq!(rows.len(), 3);
     assert_eq!(rows[0], "LEASE NODE TENANT STATE TYPE CAPACITY END");
-    let first = format!("{LEASE_TEXT} 1a1a1a1a1a1a1a1a admin grace mem 3 MiB 2027-01-15T08:00:00Z");
+    let id = &node.id().to_string()[..16];
+    let first = format!("{LEASE_TEXT} {id} admin grace mem 3 MiB 2027-01-15T08:00:00Z");
     assert_eq!(rows[1], first);
     let (status, error) = fails(&scheduler, "lease list --all");
     let message = error["message"].as_str().unwrap();
@@ -120,4 +132,17 @@ fn all_own_leases_are_freed_and_no_others() {
     let freed = json_of(&scheduler, "lease free --all");
     assert_eq!(freed["leases"].as_array().unwrap().len(), 1);
     assert_eq!(node.asked(), [Request::LeaseFree(LEASE)]);
+}
+
+#[test]
+fn a_lease_whose_node_does_not_report_any_more_is_not_told_as_ended() {
+    let fleet = Fleet::new();
+    let node = fleet.node(having);
+    let scheduler = scheduler(&fleet, &node);
+    let output = run(&scheduler, "lease revoke --tenant blue");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.contains("does not report any more"), "{message}");
+    assert_ne!(output.status.code(), Some(0));
+    // Another node that has a lease of that id keeps it.
+    assert_eq!(node.asked(), []);
 }

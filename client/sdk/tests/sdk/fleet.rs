@@ -299,7 +299,7 @@ fn a_token_of_the_caller_is_for_one_node_and_no_scheduler() {
         text.contains(&scheduler.addr()) && text.contains("ask a node itself"),
         "{text}"
     );
-    assert_eq!((scheduler.asked(), node.asked()), (vec![], vec![]));
+    assert_eq!(node.asked(), []);
     at(&node).acquire(asked).unwrap();
     assert_eq!(node.tokens(), [Some(RequestToken(7))]);
 }
@@ -413,9 +413,12 @@ fn a_resource_of_the_caller_reaches_the_scheduler() {
     let fleet = Fleet::new();
     let node = fleet.node(obliging());
     let scheduler = fleet.redirecting_to(&[&node]);
-    let mine = ResourceId(5);
+    let mine = resource_of(node.id());
     builder(&scheduler).resource(mine).acquire().unwrap();
     assert_eq!(asked_for(&scheduler)[0].resource_id, Some(mine));
+    let other = builder(&scheduler).resource(ResourceId(5)).acquire();
+    assert_eq!(other.unwrap_err().code(), "Protocol");
+    assert_eq!(asked_for(&node).len(), 1);
 }
 
 /// One resource of each kind, with 7 of 10 available; the GPU is fenced.

@@ -49,6 +49,19 @@ pub(crate) fn report(number: u8, sequence: u64, available: u64) -> NodeReport {
 }
 
 #[test]
+fn a_node_with_more_labels_than_a_page_can_have_is_no_candidate() {
+    let mut view = View::default();
+    let labels = vec!["rack=r7".to_owned(); LABELS_MAX + 1];
+    let labelled = Reporter {
+        labels,
+        ..from(1, 1)
+    };
+    let refused = view.report(&labelled, 0, report(1, 1, 1));
+    assert_eq!(refused, Err(NotTaken::TooLarge));
+    assert!(view.is_empty());
+}
+
+#[test]
 fn a_node_is_there_from_its_first_report_to_the_end_of_its_connection() {
     let mut view = View::default();
     assert_eq!(view.report(&from(1, 7), 1000, report(1, 1, 10)), Ok(true));
