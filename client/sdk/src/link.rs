@@ -11,7 +11,7 @@ use std::{
 
 use fabricbios_wire::{
     HEADER_LEN, Header, LeaseError, MAX_PAYLOAD, NodeId, Refusal, RefusalClass, Reply, Request,
-    decode_answer, encode_request,
+    ResourceType, decode_answer, encode_request,
 };
 use quinn::{
     Connection, ConnectionError, ReadError, ReadToEndError, RecvStream, SendStream,
@@ -31,7 +31,7 @@ pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a node may take to answer a request that ends a lease: it waits for the cut, which fails after ten minutes with
 /// the largest `cut-within-ms`.
 pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(660);
-/// How long a node may take to grant a lease: the first one of blocks waits until its extent is zeroed.
+/// How long a node may take to grant a lease of blocks: the first one of an extent waits until that is zeroed.
 const GRANT_TIMEOUT: Duration = Duration::from_secs(86_400);
 /// How long closing may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(20);
@@ -255,9 +255,10 @@ impl Link {
         limit: Duration,
     ) -> Result<Result<Reply, Error>, Lost> {
         let (header, frame) = self.frame(request)?;
-        let (send, recv) = match timeout(limit, connection.open_bi()).await {
+        let opening = limit.min(ANSWER_TIMEOUT);
+        let (send, recv) = match timeout(opening, connection.open_bi()).await {
             Ok(opened) => opened.map_err(Lost::Unsent)?,
-            Err(_) => return Err(Lost::NotTaken(limit)),
+            Err(_) => return Err(Lost::NotTaken(opening)),
         };
         let bytes = match timeout(limit, transfer(send, recv, &frame)).await {
             Ok(read) => read?,
@@ -361,7 +362,9 @@ impl Link {
 /// How long a node may take to answer the request. A scheduler waits for nothing.
 fn answer_limit(request: &Request) -> Duration {
     match request {
-        Request::LeaseAlloc(_) => GRANT_TIMEOUT,
+        Request::LeaseAlloc(wanted) if wanted.resource_type() == ResourceType::Block => {
+            GRANT_TIMEOUT
+        }
         Request::LeaseFree(_) | Request::LeaseRevoke(_) => END_TIMEOUT,
         _ => ANSWER_TIMEOUT,
     }

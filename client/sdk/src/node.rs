@@ -126,7 +126,7 @@ impl Node {
 
     /// A handle of the same connection that waits at most this long for each answer. After that the call fails with
     /// [`Error::Unreachable`], and the node may have done the request. Without this call a node
-    /// has a day for LEASE_ALLOC, whose blocks it may have to zero first (11 minutes, if a scheduler has named it), 11 minutes
+    /// has a day for a lease of blocks, which it may have to zero first (11 minutes, if a scheduler has named it), 11 minutes
     /// for LEASE_FREE and LEASE_REVOKE, which are answered after the cut, and 2 minutes for each other request; longer times
     /// change nothing.
     pub fn answers_within(&self, limit: Duration) -> Self {

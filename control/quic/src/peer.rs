@@ -40,7 +40,7 @@ impl PeerConnection {
         (connection, until_end)
     }
 
-    /// Returns once the connection has ended, at once if it has already: no request comes over it any more.
+    /// Returns once the connection has ended, at once if it has already: no new request comes over it; one that came before may still be answered.
     pub async fn closed(mut self) {
         while self.ended.changed().await.is_ok() {}
     }

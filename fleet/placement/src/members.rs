@@ -7,19 +7,22 @@ use crate::View;
 impl View {
     /// The node belongs to the fabric.
     pub fn know(&mut self, node_id: NodeId) {
-        self.known.insert(node_id);
+        if self.known.insert(node_id) && !self.members.contains_key(&node_id) {
+            self.away += 1;
+        }
     }
 
     /// The node does not belong to the fabric any more. If it reports, it is a candidate all the same.
     pub fn forget(&mut self, node_id: NodeId) {
-        self.known.remove(&node_id);
+        if self.known.remove(&node_id) && !self.members.contains_key(&node_id) {
+            self.away -= 1;
+        }
     }
 
     /// The number of members that do not report.
     #[must_use]
     pub fn away(&self) -> usize {
-        let is_away = |id: &&NodeId| !self.members.contains_key(*id);
-        self.known.iter().filter(is_away).count()
+        self.away
     }
 
     /// The refusal, with the number of members that are away.

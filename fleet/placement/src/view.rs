@@ -78,6 +78,8 @@ pub struct View {
     pub(crate) leases: Leases,
     /// Who belongs to the fabric, as far as it is known, whether it reports or not.
     pub(crate) known: BTreeSet<NodeId>,
+    /// The number of these that do not report.
+    pub(crate) away: usize,
 }
 
 impl View {
@@ -120,6 +122,9 @@ impl View {
         };
         if is_first {
             self.leases.begin(from.node_id);
+        }
+        if matches!(entry, Entry::Vacant(_)) && self.known.contains(&from.node_id) {
+            self.away -= 1;
         }
         entry.insert_entry(Member {
             connection: from.connection,
@@ -205,6 +210,9 @@ impl View {
             Entry::Occupied(it) if it.get().connection == connection => {
                 it.remove();
                 self.leases.forget(node_id);
+                if self.known.contains(&node_id) {
+                    self.away += 1;
+                }
                 true
             }
             _ => false,

@@ -62,7 +62,7 @@ impl EmbeddedEtcd {
         let flags: Vec<String> = flags.iter().map(ToString::to_string).collect();
         let mut failed = None;
         for _ in 0..TRIES {
-            let [clients, peers] = [free_address()?, free_address()?];
+            let [clients, peers] = free_addresses()?;
             match run(directory.path(), clients, peers, &flags) {
                 Ok(child) => {
                     tracing::info!(%clients, directory = %directory.path().display(), "etcd runs; its data ends with it");
@@ -250,9 +250,10 @@ fn write_private(path: &Path, parts: &[&str]) -> io::Result<()> {
         .try_for_each(|part| file.write_all(part.as_bytes()))
 }
 
-fn free_address() -> anyhow::Result<SocketAddr> {
-    let listener = TcpListener::bind("127.0.0.1:0").context("find a free port")?;
-    Ok(listener.local_addr()?)
+fn free_addresses() -> anyhow::Result<[SocketAddr; 2]> {
+    let listen = || TcpListener::bind("127.0.0.1:0").context("find a free port");
+    let [one, other] = [listen()?, listen()?];
+    Ok([one.local_addr()?, other.local_addr()?])
 }
 
 fn is_on_path(program: &str) -> bool {

@@ -1,7 +1,7 @@
 //! The task that owns the view: it takes reports, answers requests, and forgets nodes whose connection has ended.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -133,6 +133,8 @@ struct Task {
     told: HashMap<NodeId, (String, Instant)>,
     /// When the log said last that a node comes or goes.
     said: HashMap<NodeId, Instant>,
+    /// The connections whose end is awaited.
+    awaited: HashSet<u64>,
     ended: mpsc::UnboundedSender<Ended>,
     /// One message for each connection that has reported.
     ends: mpsc::UnboundedReceiver<Ended>,
@@ -148,6 +150,7 @@ impl Task {
             store,
             told: HashMap::new(),
             said: HashMap::new(),
+            awaited: HashSet::new(),
             ended,
             ends,
         }
@@ -266,7 +269,10 @@ impl Task {
             if self.may_say(from.node_id) {
                 tracing::info!(node_id = %from.node_id, %endpoint, nodes, "a node reports");
             }
-            self.await_end(from, connection.clone());
+            // A connection that another one has replaced may be the node's again.
+            if self.awaited.insert(from.connection) {
+                self.await_end(from, connection.clone());
+            }
             if let Some(store) = &self.store {
                 let (endpoint, labels) = (endpoint.to_string(), from.labels.clone());
                 store.reports(from.node_id, Told { endpoint, labels }, now_unix_ms());
@@ -312,6 +318,7 @@ impl Task {
     }
 
     fn forget(&mut self, ended: &Ended) {
+        self.awaited.remove(&ended.connection);
         if self.view.gone(ended.node_id, ended.connection) {
             let nodes = self.view.len();
             let members_away = self.view.away();

@@ -130,6 +130,9 @@ pub(crate) fn start(
     Ok((Store(mailbox), heard, Running { stop, task }))
 }
 
+/// A session that lasts longer was a good one: the next one begins after a short pause.
+const STEADY: Duration = Duration::from_secs(30);
+
 struct Task {
     keys: Keys,
     scheduler_id: NodeId,
@@ -164,8 +167,9 @@ impl Task {
         let endpoints = self.endpoints.clone();
         let mut pause = PAUSES[0];
         for endpoint in endpoints.iter().cycle() {
+            let began = Instant::now();
             let failure = self.session(endpoint).await;
-            if self.is_answering == Some(true) {
+            if began.elapsed() > STEADY {
                 pause = PAUSES[0];
             }
             self.is_lost(endpoint, &failure);

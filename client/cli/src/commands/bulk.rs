@@ -1,11 +1,13 @@
 //! `lease free --all`, `lease revoke --tenant`: ends many leases, one after the other.
 
+use std::collections::BTreeSet;
+
 use fabricbios_client::{Error, Node};
 use fabricbios_wire::{
     LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, Reply, Request, RevokeOutcome, Role,
 };
 
-use super::{identity, lease};
+use super::{identity, lease, not_found};
 use crate::{
     failure::Failure,
     json::{Object, field},
@@ -70,8 +72,15 @@ fn end_all(
             before.report(output);
         }
     };
+    let mut silent = BTreeSet::new();
     for (id, node) in lease::live(node, is_one)? {
         let node = match node {
+            // A node that does not answer must not keep the leases of others alive.
+            Ok(node) if silent.contains(node.address()) => {
+                let why = format!("its node {} did not answer before", node.address());
+                fail(not_found(why).at(&format!("lease {id}")));
+                continue;
+            }
             Ok(node) => node,
             Err(failure) => {
                 fail(failure.at(&format!("lease {id}")));
@@ -83,6 +92,9 @@ fn end_all(
             Ok(None) => continue,
             Err(error) if has_ended(&error) => continue,
             Err(error) => {
+                if matches!(error, Error::Unreachable { .. }) {
+                    silent.insert(node.address().to_owned());
+                }
                 fail(Failure::from(error).at(&format!("lease {id}")));
                 continue;
             }

@@ -16,6 +16,7 @@ use tonic_prost::ProstCodec;
 
 use super::{
     identity::chain,
+    members::RECORDS_MAX,
     record::Keys,
     rpc::{
         Compare, KeyValue, LeaseGrantRequest, LeaseRequest, LeaseResponse, LeaseRevokeResponse,
@@ -30,6 +31,8 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(8);
 pub(super) const LEASE_SECS: i64 = 30;
 /// Records of a page. Halved where a page is larger than a message may be.
 const PAGE_RECORDS_MAX: i64 = 512;
+/// Most bytes below the fabric's prefix: a hundred times those of all records that a scheduler can have written.
+const BYTES_MAX: usize = 64 << 20;
 
 /// Why a call has failed.
 #[derive(Debug, thiserror::Error)]
@@ -111,6 +114,7 @@ impl Client {
 
     async fn pages(&self, keys: &Keys, limit: i64) -> Result<All, Failure> {
         let (mut key, range_end) = keys.range();
+        let mut bytes = 0;
         let mut all = All {
             records: Vec::new(),
             revision: 0,
@@ -126,10 +130,18 @@ impl Client {
             if all.revision == 0 {
                 all.revision = page.header.map_or(0, |it| it.revision);
             }
+            bytes += page.kvs.iter().map(KeyValue::encoded_len).sum::<usize>();
+            let Some(last) = page.kvs.last().filter(|_| page.more) else {
+                all.records.extend(page.kvs);
+                return Ok(all);
+            };
+            key = [&last.key[..], &[0]].concat();
             all.records.extend(page.kvs);
-            match all.records.last() {
-                Some(last) if page.more => key = [&last.key[..], &[0]].concat(),
-                _ => return Ok(all),
+            if bytes > BYTES_MAX || all.records.len() > RECORDS_MAX {
+                let why = format!(
+                    "more than {BYTES_MAX} bytes or {RECORDS_MAX} records are below the fabric's prefix"
+                );
+                return Err(Failure::Lost { what: "read", why });
             }
         }
     }

@@ -4,14 +4,18 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     mem,
+    ops::Bound::{Excluded, Unbounded},
 };
 
 use fabricbios_wire::NodeId;
 
 use super::record::{Record, Unreadable};
 
-/// A time that etcd has is renewed only by one that is so much later.
+/// A record of etcd is written anew only so much later: a node that comes ever again, from ever other addresses, does not
+/// fill etcd.
 const LAST_SEEN_STEP_MS: u64 = 60_000;
+/// Most records that are held, as many as four times the nodes of a scheduler.
+pub(crate) const RECORDS_MAX: usize = 65_536;
 
 /// What the owner of the view learns from etcd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +75,8 @@ pub(crate) struct Members {
     own: BTreeMap<NodeId, Own>,
     /// Nodes of `own` that may have to be written.
     due: BTreeSet<NodeId>,
+    /// The node whose turn was last: each has one, however often another one comes.
+    last_turn: Option<NodeId>,
     /// The last unreadable revision of each key, which a log line has told.
     complained: BTreeMap<NodeId, i64>,
 }
@@ -124,6 +130,9 @@ impl Members {
         if self.is_later(id, mod_revision) {
             return None;
         }
+        if self.held.len() >= RECORDS_MAX && !self.held.contains_key(&id) {
+            return None;
+        }
         let was = self.is_readable(id);
         self.hold(id, mod_revision, value);
         match (was, self.is_readable(id)) {
@@ -147,13 +156,20 @@ impl Members {
 
     /// The next record to write.
     pub(crate) fn next_write(&mut self) -> Option<Write> {
-        while let Some(&id) = self.due.first() {
+        while let Some(id) = self.next_turn() {
+            self.last_turn = Some(id);
             match self.wanted(id) {
                 Some(write) => return Some(write),
                 None => self.is_done(id),
             }
         }
         None
+    }
+
+    fn next_turn(&self) -> Option<NodeId> {
+        let behind = (self.last_turn.map_or(Unbounded, Excluded), Unbounded);
+        let next = self.due.range(behind).next().or_else(|| self.due.first());
+        next.copied()
     }
 
     /// Whether something may have to be written.
@@ -206,8 +222,9 @@ impl Members {
             Some(Err(Unreadable::Later(_))) => return None,
             Some(Ok(it)) => {
                 let is_same = it.endpoint == own.told.endpoint && it.labels == own.told.labels;
+                // What has changed since is written when the node comes or leaves the next time.
                 let is_seen = last < it.last_seen_unix_ms.saturating_add(LAST_SEEN_STEP_MS);
-                if is_same && (own.reports || is_seen) {
+                if is_seen || is_same && own.reports {
                     return None;
                 }
                 first = first.min(it.first_seen_unix_ms);

@@ -176,8 +176,10 @@ impl Task {
 
     /// Renews the lease of this scheduler's presence, or gets one. Presence says who is there, and decides nothing.
     async fn be_present(&mut self, client: &Client) -> Result<(), Failure> {
-        if let Some((_, lease)) = self.presence {
+        if let Some((_, lease)) = self.presence.take() {
             let is_listed = self.schedulers.contains(&self.scheduler_id);
+            // Also for the stop, if this call fails.
+            self.presence = Some((client.clone(), lease));
             if client.keep_alive(lease).await? && is_listed {
                 return Ok(());
             }

@@ -4,7 +4,7 @@ use std::{
     fs,
     net::SocketAddr,
     path::PathBuf,
-    process::Command,
+    process::{Command, Output},
     time::{Duration, Instant, SystemTime},
 };
 
@@ -89,10 +89,22 @@ impl World {
         Some(text.to_owned())
     }
 
-    pub(crate) fn keys(&self, prefix: &str) -> Vec<String> {
-        let told = self.etcdctl(&["get", "--prefix", "--keys-only", prefix]);
-        let keys = told.lines().filter(|it| !it.is_empty());
-        keys.map(str::to_owned).collect()
+    /// Whether there are keys that begin so; `None`: no answer.
+    pub(crate) fn has_keys(&self, prefix: &str) -> Option<bool> {
+        let told = self.try_etcdctl(&["get", "--prefix", "--keys-only", prefix])?;
+        Some(told.lines().any(|it| !it.is_empty()))
+    }
+
+    /// Fills etcd up to its quota.
+    pub(crate) fn fill(&self) {
+        let much = "x".repeat(100_000);
+        for _ in 0..1000 {
+            let told = self.run_etcdctl(&["put", "/other", &much]);
+            if String::from_utf8_lossy(&told.stderr).contains("space exceeded") {
+                return;
+            }
+        }
+        panic!("etcd has no quota");
     }
 
     pub(crate) fn etcdctl(&self, words: &[&str]) -> String {
@@ -101,8 +113,14 @@ impl World {
     }
 
     pub(crate) fn try_etcdctl(&self, words: &[&str]) -> Option<String> {
+        let told = self.run_etcdctl(words);
+        let is_done = told.status.success();
+        is_done.then(|| String::from_utf8(told.stdout).unwrap())
+    }
+
+    fn run_etcdctl(&self, words: &[&str]) -> Output {
         let identity = self.etcd.identity();
-        let told = Command::new("etcdctl")
+        Command::new("etcdctl")
             .arg(format!("--endpoints={}", self.etcd.url()))
             .arg("--cert")
             .arg(&identity)
@@ -113,9 +131,7 @@ impl World {
             .args(words)
             .env("ETCDCTL_API", "3")
             .output()
-            .expect("etcdctl: on Debian `apt install etcd-client` brings it");
-        let is_done = told.status.success();
-        is_done.then(|| String::from_utf8(told.stdout).unwrap())
+            .expect("etcdctl: on Debian `apt install etcd-client` brings it")
     }
 
     /// What an operator does with a full etcd.
@@ -123,7 +139,7 @@ impl World {
         let status = self.etcdctl(&["endpoint", "status", "--write-out=json"]);
         let (_, revision) = status.split_once(r#""revision":"#).unwrap();
         let (revision, _) = revision.split_once(',').unwrap();
-        self.etcdctl(&["compact", revision]);
+        self.etcdctl(&["compact", "--physical", revision]);
         self.etcdctl(&["defrag"]);
         self.etcdctl(&["alarm", "disarm"]);
     }
@@ -241,6 +257,6 @@ async fn until_async<T>(what: &str, mut it: impl AsyncFnMut() -> Option<T>) -> T
             begin.elapsed() < PATIENCE,
             "{what}: not within {PATIENCE:?}"
         );
-        tokio::task::yield_now().await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -61,7 +61,9 @@ fn a_member_is_written_once_and_stays_when_it_is_away() {
     assert_eq!(write(&mut members, 6), []);
     // What has moved is written, and when it came first stays.
     members.change(node(1), reports(2, 3_000));
-    assert_eq!(write(&mut members, 7), [record(2, 1_000, 3_000)]);
+    assert_eq!(write(&mut members, 7), [], "it was written a moment ago");
+    members.change(node(1), reports(2, 70_000));
+    assert_eq!(write(&mut members, 7), [record(2, 1_000, 70_000)]);
     members.change(node(1), leaves(500_000));
     assert_eq!(write(&mut members, 8), [record(2, 1_000, 500_000)]);
     assert_eq!(members.len(), 1);
@@ -143,4 +145,18 @@ fn two_schedulers_that_reach_a_node_by_other_addresses_do_not_write_in_turns() {
     let all = vec![(node(1), 6, record(2, 1_000, 1_000).to_bytes())];
     members.take_all(all);
     assert_eq!(members.next_write(), None);
+}
+
+#[test]
+fn each_node_has_its_turn() {
+    let mut members = Members::default();
+    for number in [1, 2] {
+        members.change(node(number), reports(1, 1_000));
+    }
+    let first = members.next_write().unwrap();
+    assert_eq!(first.id, node(1));
+    members.written(first, 5);
+    // The first one comes from another address again and again.
+    members.change(node(1), reports(2, 100_000));
+    assert_eq!(members.next_write().unwrap().id, node(2));
 }
