@@ -7,6 +7,7 @@
 
 mod embedded;
 mod owner;
+mod queue;
 mod settings;
 mod store;
 
@@ -18,7 +19,6 @@ use fabricbios_fabric::Fabric;
 use fabricbios_wire::NodeId;
 
 pub use embedded::EmbeddedEtcd;
-use owner::Owner;
 pub use settings::{EtcdSettings, Settings};
 
 /// How long a stop waits for requests that are being answered.
@@ -58,18 +58,18 @@ impl Scheduler {
                 (vec![etcd.url()], etcd.identity(), Some(etcd))
             }
         };
-        let (owner, store) = match urls.is_empty() {
-            true => (Owner::start(id, None), None),
+        let (queue, store) = match urls.is_empty() {
+            true => (owner::start(id, None), None),
             false => {
                 let (store, news, running) = store::start(&urls, &identity, fabric.id(), id)?;
-                (Owner::start(id, Some((store, news))), Some(running))
+                (owner::start(id, Some((store, news))), Some(running))
             }
         };
         let server = Server::start(
             settings.listen,
             &Membership::new(fabric),
             limits(),
-            Arc::new(move |request| owner.pass_on(request)),
+            Arc::new(move |request| queue.pass_on(request)),
             Arc::new(NoSessions),
         )
         .context("serve nodes and clients")?;

@@ -3,12 +3,10 @@
 use std::{
     collections::{HashMap, HashSet},
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use fabricbios_control::{PeerConnection, PeerRequest};
-use fabricbios_fabric::Principal;
 use fabricbios_placement::{NotTaken, Reporter, View, Whose};
 use fabricbios_wire::{
     Answer, Epoch, LeaseAllocRequest, LeaseError, LeaseId, LeaseReport, NodeId, NodeIdentity,
@@ -16,104 +14,22 @@ use fabricbios_wire::{
 };
 use tokio::sync::mpsc;
 
-use crate::store::{News, Store, Told};
+use crate::{
+    queue::{Queue, Waiting, transient},
+    store::{News, Store, Told},
+};
 
-/// Reports that wait for the owner, and requests of all clients that do.
-const WAITING_MAX: usize = 4_096;
-/// Requests of one tenant or operator that wait.
-const WAITING_OF_TENANT_MAX: usize = 256;
-/// Reports of one node that wait. A node sends the next one when the last one was answered.
-const WAITING_OF_NODE_MAX: usize = 4;
 /// A node that comes and goes more often has no more lines in the log.
 const ONE_LINE_PER: Duration = Duration::from_secs(10);
 
-/// Passes requests to the task that owns the view: reports in a queue of their own, so that clients cannot make a node
-/// look as if it were gone.
-#[derive(Clone, Debug)]
-pub(crate) struct Owner {
-    reports: mpsc::Sender<(PeerRequest, Place)>,
-    requests: mpsc::Sender<(PeerRequest, Place)>,
-    waiting: Arc<Mutex<HashMap<Principal, usize>>>,
-}
-
-/// The place of a request that waits, of a tenant, an operator or a node; dropping this gives it back.
-#[derive(Debug)]
-struct Place {
-    of: Principal,
-    waiting: Arc<Mutex<HashMap<Principal, usize>>>,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut waiting = lock(&self.waiting);
-        match waiting.get_mut(&self.of) {
-            Some(count) if *count > 1 => *count -= 1,
-            _ => drop(waiting.remove(&self.of)),
-        }
-    }
-}
-
-fn lock(waiting: &Mutex<HashMap<Principal, usize>>) -> MutexGuard<'_, HashMap<Principal, usize>> {
-    waiting.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Owner {
-    /// Starts the task, with etcd or without. It ends when the last clone is dropped.
-    pub(crate) fn start(scheduler_id: NodeId, etcd: Option<(Store, mpsc::Receiver<News>)>) -> Self {
-        let (store, news) = etcd.unzip();
-        // Without etcd there are no news.
-        let news = news.unwrap_or_else(|| mpsc::channel(1).1);
-        let (reports, of_nodes) = mpsc::channel(WAITING_MAX);
-        let (requests, of_clients) = mpsc::channel(WAITING_MAX);
-        tokio::spawn(Task::new(scheduler_id, store).run(of_nodes, of_clients, news));
-        Self {
-            reports,
-            requests,
-            waiting: Arc::default(),
-        }
-    }
-
-    /// Passes a request on, or refuses it. Never blocks.
-    pub(crate) fn pass_on(&self, request: PeerRequest) {
-        let (queue, place) = match &request.request {
-            Request::NodeReport(_) | Request::NodeLeases(_) => {
-                // All nodes have one name.
-                let node = Principal {
-                    tenant: request.peer.key.to_string(),
-                    role: Role::Node,
-                };
-                (&self.reports, self.place(node, WAITING_OF_NODE_MAX))
-            }
-            _ => {
-                let of = request.principal.clone();
-                (&self.requests, self.place(of, WAITING_OF_TENANT_MAX))
-            }
-        };
-        let refused = match place {
-            Some(place) => {
-                { queue.try_send((request, place)) }.map_err(|error| error.into_inner().0)
-            }
-            None => Err(request),
-        };
-        if let Err(request) = refused {
-            let busy = "the scheduler has too many requests waiting: try again a little later, or ask a node itself";
-            // The client may be gone.
-            request.reply.send(Err(transient(busy))).ok();
-        }
-    }
-
-    fn place(&self, of: Principal, max: usize) -> Option<Place> {
-        let mut waiting = lock(&self.waiting);
-        let count = waiting.entry(of.clone()).or_default();
-        if *count >= max {
-            return None;
-        }
-        *count += 1;
-        Some(Place {
-            of,
-            waiting: Arc::clone(&self.waiting),
-        })
-    }
+/// Starts the task, with etcd or without. It ends when the last clone of the queue is dropped.
+pub(crate) fn start(scheduler_id: NodeId, etcd: Option<(Store, mpsc::Receiver<News>)>) -> Queue {
+    let (store, news) = etcd.unzip();
+    // Without etcd there are no news.
+    let news = news.unwrap_or_else(|| mpsc::channel(1).1);
+    let (queue, of_nodes, of_clients) = Queue::new();
+    tokio::spawn(Task::new(scheduler_id, store).run(of_nodes, of_clients, news));
+    queue
 }
 
 /// A connection of a node has ended.
@@ -158,8 +74,8 @@ impl Task {
 
     async fn run(
         mut self,
-        mut of_nodes: mpsc::Receiver<(PeerRequest, Place)>,
-        mut of_clients: mpsc::Receiver<(PeerRequest, Place)>,
+        mut of_nodes: mpsc::Receiver<Waiting>,
+        mut of_clients: mpsc::Receiver<Waiting>,
         mut news: mpsc::Receiver<News>,
     ) {
         loop {
@@ -369,10 +285,6 @@ fn not_taken(why: &NotTaken) -> Refusal {
         NotTaken::LaterConnection => (LeaseError::ResourceBusy, RefusalClass::Transient),
     };
     Refusal::new(error, class, why.to_string())
-}
-
-fn transient(why: &str) -> Refusal {
-    Refusal::new(LeaseError::Unavailable, RefusalClass::Transient, why)
 }
 
 fn now_unix_ms() -> u64 {

@@ -146,3 +146,44 @@ fn a_lease_whose_node_does_not_report_any_more_is_not_told_as_ended() {
     // Another node that has a lease of that id keeps it.
     assert_eq!(node.asked(), []);
 }
+
+#[test]
+fn a_node_that_is_gone_keeps_no_lease_of_another_node_alive() {
+    let fleet = Fleet::new();
+    let (gone, node) = (fleet.node(having), fleet.node(having));
+    let at = |node_id, more: u128| FleetLease {
+        node_id,
+        ..told(LeaseId(LEASE.0 + more), "blue")
+    };
+    let leases = FleetLeases {
+        leases: vec![at(gone.id(), 0), at(gone.id(), 1), at(node.id(), 2)],
+        more: false,
+    };
+    let reporting = |it: &FakeNode| reporting(it, it.id(), &[], empty(it.id()));
+    let mut nodes = vec![reporting(&gone), reporting(&node)];
+    nodes.sort_by_key(|it| it.node_id);
+    let page = FleetPage { nodes, next: None };
+    let endpoint = node.endpoint();
+    let scheduler = fleet.scheduler(move |request: &Request| -> Answer {
+        Ok(match request {
+            Request::FleetLeases { .. } => Reply::FleetLeases(leases.clone()),
+            Request::NodeList(_) => Reply::Nodes(page.clone()),
+            _ => Reply::Identity(NodeIdentity {
+                node_id: NodeId([9; 32]),
+                epoch: Epoch(1),
+                endpoint,
+                tenant: "blue".into(),
+                role: Role::Tenant,
+                version: "0".into(),
+            }),
+        })
+    });
+    drop(gone);
+    let output = run(&scheduler, "--patience-secs 0 lease free --all");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_ne!(output.status.code(), Some(0));
+    // It was asked once.
+    assert!(message.contains("did not answer before"), "{message}");
+    let last = LeaseId(LEASE.0 + 2);
+    assert_eq!(node.asked(), [Request::LeaseFree(last)]);
+}
