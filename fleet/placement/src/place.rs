@@ -1,17 +1,14 @@
-//! Which nodes may grant a request: filter, then order. Isolation and transport only filter, and are never weakened
+//! Which nodes may grant a request: filter, then order ([`crate::score`]). Isolation and transport only filter, and are never weakened
 //! (001 §6.3).
 
-use std::{
-    cmp::Reverse,
-    fmt::{self, Write},
-};
+use std::fmt::{self, Write};
 
 use fabricbios_wire::{
-    CANDIDATES_MAX, Candidate, LeaseAllocRequest, LeaseError, LeaseTerms, NodeId, Refusal,
-    RefusalClass, Transport, health,
+    CANDIDATES_MAX, Candidate, LeaseAllocRequest, LeaseError, LeaseTerms, Refusal, RefusalClass,
+    Transport, health,
 };
 
-use crate::{Offer, View, view::Member};
+use crate::{Offer, View, score, view::Member};
 
 /// Why a resource on offer cannot grant the request, in the order in which it is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,18 +61,7 @@ impl View {
         if found.is_empty() {
             return Err(self.refusal(request, &counts));
         }
-        let class = class(&request.terms);
-        found.sort_by_cached_key(|(member, offer)| {
-            let room = Reverse(offer.available_of(class));
-            // A node that is not well itself may refuse every lease.
-            let is_ill = member.told.inventory.health != health::OK;
-            (
-                is_ill,
-                !offer.is_well(),
-                room,
-                mixed(seed, member.told.node_id),
-            )
-        });
+        score::order(&mut found, class(&request.terms), seed);
         found.truncate(CANDIDATES_MAX);
         let candidates = found.into_iter().map(|(member, offer)| Candidate {
             node_id: member.told.node_id,
@@ -159,15 +145,6 @@ fn class(terms: &LeaseTerms) -> Option<u8> {
         LeaseTerms::Gpu(terms) => terms.exclusivity.map(|it| it as u8),
         _ => None,
     }
-}
-
-/// A number of the node that differs from seed to seed (the finalizer of SplitMix64).
-fn mixed(seed: u64, node_id: NodeId) -> u64 {
-    let [a, b, c, d, e, f, g, h, ..] = node_id.0;
-    let mut z = seed.wrapping_add(u64::from_be_bytes([a, b, c, d, e, f, g, h]));
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

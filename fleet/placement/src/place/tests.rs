@@ -1,5 +1,7 @@
 use fabricbios_wire::{InventoryExtension, ResourceId, ResourceType};
 
+use fabricbios_wire::NodeId;
+
 use super::*;
 use crate::view::tests::{from, node, report};
 
