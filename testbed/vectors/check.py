@@ -398,6 +398,7 @@ REQUESTS = {
     0x0501: ("node_list", lambda r: r.take(32).hex()),
     0x0502: ("node_leases", read_lease_report),
     0x0503: ("fleet_leases", lambda r: {"after": r.take(16).hex(), "after_node": r.take(32).hex()}),
+    0x0504: ("node_forget", lambda r: r.take(32).hex()),
 }
 
 
@@ -652,7 +653,12 @@ def read_fences(r):
 
 def read_nodes(r):
     after = r.take(32).hex() if r.word(BOOL) else None
-    return {"nodes": r.list(256, read_node), "next": after}
+    return {"nodes": r.list(256, read_node), "away": r.list(256, read_away), "next": after}
+
+
+def read_away(r):
+    out = {"node_id": r.take(32).hex(), "endpoint": endpoint(r.take(18), "InvalidArgs"), "last_seen_unix_ms": r.u(8)}
+    return out | {"labels": r.list(16, lambda r: r.text(255))}
 
 
 def read_node(r):
@@ -686,6 +692,7 @@ REPLIES = {
     0x0501: ("nodes", read_nodes),
     0x0502: ("reported", None),
     0x0503: ("fleet_leases", read_fleet_leases),
+    0x0504: ("forgotten", None),
 }
 
 
@@ -1043,7 +1050,7 @@ def make_reply(reply):
         "redirect": lambda: be(len(v), 2) + b"".join(
             bytes.fromhex(it["node_id"]) + place_bytes(it["endpoint"]) + bytes.fromhex(it["resource_id"]) for it in v),
         "nodes": lambda: (b"\1" + bytes.fromhex(v["next"]) if v["next"] else b"\0") + be(len(v["nodes"]), 2)
-        + b"".join(map(make_node, v["nodes"])),
+        + b"".join(map(make_node, v["nodes"])) + be(len(v["away"]), 2) + b"".join(map(make_away, v["away"])),
         "fleet_leases": lambda: bytes([v["more"]]) + be(len(v["leases"]), 2)
         + b"".join(bytes.fromhex(it["node_id"]) + make_reported_lease(it["lease"]) for it in v["leases"]),
     }
@@ -1054,6 +1061,11 @@ def make_reported_lease(v):
     out = bytes.fromhex(v["lease_id"]) + bytes.fromhex(v["resource_id"]) + type_code(v["resource_type"])
     out += bytes([PHASE.index(v["phase"])]) + be(v["capacity"], 8) + be(v["expires_at_unix_ms"], 8)
     return out + text_bytes(v["tenant"])
+
+
+def make_away(v):
+    out = bytes.fromhex(v["node_id"]) + place_bytes(v["endpoint"]) + be(v["last_seen_unix_ms"], 8) + be(len(v["labels"]), 2)
+    return out + b"".join(map(text_bytes, v["labels"]))
 
 
 def make_node(v):

@@ -154,7 +154,7 @@ pub use fabricbios_wire::{
     CpuIsolationClass as IsolationPolicy, EndCause, GpuExclusivityClass, GpuExecutionMode,
     LeaseEnd, NodeId,
 };
-pub use fleet::FleetNode;
+pub use fleet::{AwayNode, FleetNode, Members};
 pub use gpu::{
     Argument, GpuMemory, GpuModule, GpuSession, LocalOptions, MemoryHandle, Submission, Submitted,
     Wiped,

@@ -452,6 +452,7 @@ fn is_idempotent(request: &Request) -> bool {
         | Request::IdentityIssue(_)
         | Request::NodeReport(_)
         | Request::NodeList(_)
+        | Request::NodeForget(_)
         | Request::NodeLeases(_)
         | Request::FleetLeases { .. } => true,
     }

@@ -35,6 +35,7 @@ fn needs(request: MessageType) -> Needs {
         | MessageType::FenceClear
         | MessageType::IdentityIssue => Needs::Operation,
         MessageType::NodeReport
+        | MessageType::NodeForget
         | MessageType::NodeList
         | MessageType::NodeLeases
         | MessageType::FleetLeases => Needs::Scheduler,
@@ -87,6 +88,10 @@ fn role_at_scheduler(request: MessageType, role: Role) -> Result<Role, Refusal> 
             Role::Tenant | Role::Operator => Ok(role),
             Role::Node | Role::Scheduler => Err(of_member(role)),
         },
+        (M::NodeForget, Role::Operator) => Ok(role),
+        (M::NodeForget, _) => Err(not_permitted(
+            "only an operator says that a node does not belong to the fabric any more".to_owned(),
+        )),
         (M::NodeReport | M::NodeLeases, _) => Err(not_permitted(format!(
             "the identity is of a {role}: only a node reports to a scheduler, with the identity in its state directory"
         ))),
@@ -148,7 +153,7 @@ mod tests {
 
     /// How the request of each of [`COLUMNS`] is decided: `T`, `O`: as a tenant's or an operator's; `m`: as a member's;
     /// `-`: refused.
-    const AT_NODE: [(MessageType, [char; 6]); 18] = [
+    const AT_NODE: [(MessageType, [char; 6]); 19] = [
         (MessageType::Ping, ['T', 'O', 'm', 'm', 'T', 'T']),
         (MessageType::GetIdentity, ['T', 'O', 'm', 'm', 'T', 'T']),
         (MessageType::GetInventory, ['T', 'O', '-', '-', 'T', 'T']),
@@ -167,10 +172,11 @@ mod tests {
         (MessageType::NodeList, ['-', '-', '-', '-', '-', '-']),
         (MessageType::NodeLeases, ['-', '-', '-', '-', '-', '-']),
         (MessageType::FleetLeases, ['-', '-', '-', '-', '-', '-']),
+        (MessageType::NodeForget, ['-', '-', '-', '-', '-', '-']),
     ];
 
     /// The same at a scheduler. It has no former fabric.
-    const AT_SCHEDULER: [(MessageType, [char; 4]); 18] = [
+    const AT_SCHEDULER: [(MessageType, [char; 4]); 19] = [
         (MessageType::Ping, ['T', 'O', 'm', 'm']),
         (MessageType::GetIdentity, ['T', 'O', 'm', 'm']),
         (MessageType::GetInventory, ['-', '-', '-', '-']),
@@ -189,6 +195,7 @@ mod tests {
         (MessageType::NodeList, ['T', 'O', '-', '-']),
         (MessageType::NodeLeases, ['-', '-', 'm', '-']),
         (MessageType::FleetLeases, ['T', 'O', '-', '-']),
+        (MessageType::NodeForget, ['-', 'O', '-', '-']),
     ];
 
     const COLUMNS: [(Role, bool); 6] = [

@@ -3,7 +3,7 @@
 use alloc::{string::String, vec::Vec};
 
 use crate::{
-    CANDIDATES_MAX, Candidate, FleetNode, FleetPage, LABEL_BYTES_MAX, LABELS_MAX,
+    AwayNode, CANDIDATES_MAX, Candidate, FleetNode, FleetPage, LABEL_BYTES_MAX, LABELS_MAX,
     NODES_PER_PAGE_MAX, NodeId, NodeReport, REPORT_BYTES_MAX, ResourceInventory, encode_structured,
     endpoint,
     read::{self, Decoded, Reader},
@@ -13,6 +13,8 @@ use crate::{
 
 /// Bytes of a node without labels and without resources.
 const NODE_MIN_LEN: usize = 32 + 18 + 8 + 2 + 4 + structured::MIN_LEN;
+/// Bytes of a member that is away, without labels.
+const AWAY_MIN_LEN: usize = 32 + 18 + 8 + 2;
 /// Bytes of a candidate.
 const CANDIDATE_LEN: usize = 32 + 18 + 16;
 
@@ -51,7 +53,8 @@ pub(crate) fn read_page(r: &mut Reader<'_>) -> Decoded<FleetPage> {
         false => None,
     };
     let nodes = r.list(NODES_PER_PAGE_MAX, NODE_MIN_LEN, "nodes", read_node)?;
-    Ok(FleetPage { nodes, next })
+    let away = r.list(NODES_PER_PAGE_MAX, AWAY_MIN_LEN, "away", read_away)?;
+    Ok(FleetPage { nodes, away, next })
 }
 
 pub(crate) fn write_page(w: &mut Writer, page: &FleetPage) {
@@ -60,6 +63,7 @@ pub(crate) fn write_page(w: &mut Writer, page: &FleetPage) {
         w.raw(&next.0);
     }
     w.list(&page.nodes, NODES_PER_PAGE_MAX, write_node);
+    w.list(&page.away, NODES_PER_PAGE_MAX, write_away);
 }
 
 fn read_node(r: &mut Reader<'_>) -> Decoded<FleetNode> {
@@ -67,10 +71,23 @@ fn read_node(r: &mut Reader<'_>) -> Decoded<FleetNode> {
         node_id: NodeId(r.array("node_id")?),
         endpoint: endpoint::read(r)?,
         since_unix_ms: r.u64("since_unix_ms")?,
-        labels: r.list(LABELS_MAX, 4, "labels", |r| {
-            r.text(LABEL_BYTES_MAX, "label")
-        })?,
+        labels: read_labels(r)?,
         inventory: read_inventory(r)?,
+    })
+}
+
+fn read_away(r: &mut Reader<'_>) -> Decoded<AwayNode> {
+    Ok(AwayNode {
+        node_id: NodeId(r.array("node_id")?),
+        endpoint: endpoint::read(r)?,
+        last_seen_unix_ms: r.u64("last_seen_unix_ms")?,
+        labels: read_labels(r)?,
+    })
+}
+
+fn read_labels(r: &mut Reader<'_>) -> Decoded<Vec<String>> {
+    r.list(LABELS_MAX, 4, "labels", |r| {
+        r.text(LABEL_BYTES_MAX, "label")
     })
 }
 
@@ -86,10 +103,21 @@ fn write_node(w: &mut Writer, node: &FleetNode) {
     w.raw(&node.node_id.0)
         .raw(&node.endpoint.bytes())
         .u64(node.since_unix_ms);
-    w.list(&node.labels, LABELS_MAX, |w, label: &String| {
+    write_labels(w, &node.labels);
+    w.counted_at_most(REPORT_BYTES_MAX, |w| structured::write(w, &node.inventory));
+}
+
+fn write_away(w: &mut Writer, node: &AwayNode) {
+    w.raw(&node.node_id.0)
+        .raw(&node.endpoint.bytes())
+        .u64(node.last_seen_unix_ms);
+    write_labels(w, &node.labels);
+}
+
+fn write_labels(w: &mut Writer, labels: &[String]) {
+    w.list(labels, LABELS_MAX, |w, label: &String| {
         w.bytes_at_most(label.as_bytes(), LABEL_BYTES_MAX);
     });
-    w.counted_at_most(REPORT_BYTES_MAX, |w| structured::write(w, &node.inventory));
 }
 
 impl FleetNode {
@@ -98,6 +126,16 @@ impl FleetNode {
     pub fn encoded_len(&self) -> usize {
         let mut w = Writer::new();
         write_node(&mut w, self);
+        w.payload().map_or(usize::MAX, |it| it.len())
+    }
+}
+
+impl AwayNode {
+    /// Bytes of the node in a page; `usize::MAX`: a page cannot have it, because a part is above its limit.
+    #[must_use]
+    pub fn encoded_len(&self) -> usize {
+        let mut w = Writer::new();
+        write_away(&mut w, self);
         w.payload().map_or(usize::MAX, |it| it.len())
     }
 }

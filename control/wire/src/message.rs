@@ -48,6 +48,8 @@ words! {
         NodeLeases = 0x0502, "NODE_LEASES";
         /// Asks a scheduler for the leases of the caller at all nodes.
         FleetLeases = 0x0503, "FLEET_LEASES";
+        /// Tells a scheduler that a node does not belong to the fabric any more (operator).
+        NodeForget = 0x0504, "NODE_FORGET";
     }
 }
 
@@ -117,6 +119,8 @@ pub enum Request {
     NodeReport(NodeReport),
     /// NODE_LIST: the nodes with ids above this one; all zero for the first page.
     NodeList(NodeId),
+    /// NODE_FORGET: this node does not belong to the fabric any more.
+    NodeForget(NodeId),
     /// NODE_LEASES.
     NodeLeases(LeaseReport),
     /// FLEET_LEASES: the leases behind this one in the order of lease ids, then node ids: those of the caller; for an
@@ -229,12 +233,28 @@ pub struct FleetNode {
     pub inventory: ResourceInventory,
 }
 
+/// A member of the fabric that does not report to the scheduler, as etcd remembers it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
+pub struct AwayNode {
+    /// The node.
+    pub node_id: NodeId,
+    /// Where clients reached it.
+    pub endpoint: Endpoint,
+    /// When a scheduler had its last word, milliseconds of that scheduler's wall clock.
+    pub last_seen_unix_ms: u64,
+    /// The labels of its certificate, `NAME=VALUE`.
+    pub labels: Vec<String>,
+}
+
 /// One page of NODE_LIST.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct FleetPage {
-    /// The nodes, by ascending id.
+    /// The nodes that report, by ascending id.
     pub nodes: Vec<FleetNode>,
+    /// The members of the fabric that do not report, by ascending id.
+    pub away: Vec<AwayNode>,
     /// Ask for the nodes above this id; `None`: this is the last page.
     pub next: Option<NodeId>,
 }
@@ -330,6 +350,8 @@ pub enum Reply {
     },
     /// NODE_REPORT, NODE_LEASES: taken.
     Reported,
+    /// NODE_FORGET: etcd has the member no more.
+    Forgotten,
     /// NODE_LIST.
     Nodes(FleetPage),
     /// FLEET_LEASES.

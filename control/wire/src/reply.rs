@@ -118,6 +118,7 @@ fn read_reply(message_type: MessageType, r: &mut Reader<'_>) -> Decoded<Reply> {
             ca_pem: r.text(PEM_BYTES_MAX, "ca_pem")?,
         },
         MessageType::NodeReport | MessageType::NodeLeases => Reply::Reported,
+        MessageType::NodeForget => Reply::Forgotten,
         MessageType::NodeList => Reply::Nodes(fleet::read_page(r)?),
         MessageType::FleetLeases => Reply::FleetLeases(fleet_leases::read_page(r)?),
     })
@@ -181,6 +182,7 @@ pub(crate) fn fits(message_type: Option<MessageType>, answer: &Answer) -> bool {
         Reply::FenceCleared => asked == M::FenceClear,
         Reply::Issued { .. } => asked == M::IdentityIssue,
         Reply::Reported => matches!(asked, M::NodeReport | M::NodeLeases),
+        Reply::Forgotten => asked == M::NodeForget,
         Reply::Nodes(_) => asked == M::NodeList,
         Reply::FleetLeases(_) => asked == M::FleetLeases,
     }
@@ -229,7 +231,7 @@ fn write_reply(w: &mut Writer, reply: &Reply) {
         }
         Reply::Fences(fences) => write_fences(w, fences),
         Reply::Redirect(candidates) => fleet::write_candidates(w, candidates),
-        Reply::FenceCleared | Reply::Reported => (),
+        Reply::FenceCleared | Reply::Reported | Reply::Forgotten => (),
         Reply::Nodes(page) => fleet::write_page(w, page),
         Reply::FleetLeases(page) => fleet_leases::write_page(w, page),
         Reply::Issued {

@@ -34,6 +34,7 @@ impl Request {
             Self::IdentityIssue(_) => MessageType::IdentityIssue,
             Self::NodeReport(_) => MessageType::NodeReport,
             Self::NodeList(_) => MessageType::NodeList,
+            Self::NodeForget(_) => MessageType::NodeForget,
             Self::NodeLeases(_) => MessageType::NodeLeases,
             Self::FleetLeases { .. } => MessageType::FleetLeases,
         }
@@ -99,6 +100,7 @@ pub(crate) fn read(message_type: MessageType, r: &mut Reader<'_>) -> Decoded<Req
         MessageType::IdentityIssue => Request::IdentityIssue(read_issue(r)?),
         MessageType::NodeReport => Request::NodeReport(fleet::read_report(r)?),
         MessageType::NodeList => Request::NodeList(NodeId(r.array("after")?)),
+        MessageType::NodeForget => Request::NodeForget(NodeId(r.array("node_id")?)),
         MessageType::NodeLeases => Request::NodeLeases(fleet_leases::read_report(r)?),
         MessageType::FleetLeases => {
             let (after, after_node) = fleet_leases::read_after(r)?;
@@ -206,7 +208,7 @@ pub(crate) fn write(w: &mut Writer, request: &Request) {
             fleet::write_report(w, report);
             w
         }
-        Request::NodeList(after) => w.raw(&after.0),
+        Request::NodeList(id) | Request::NodeForget(id) => w.raw(&id.0),
         Request::NodeLeases(report) => {
             fleet_leases::write_report(w, report);
             w

@@ -82,6 +82,7 @@ fn a_report_that_fits_can_be_sent_and_listed_and_a_longer_one_cannot() {
         assert_eq!(request.check(), Ok(()));
         let page = Reply::Nodes(FleetPage {
             nodes: vec![node(1, report.inventory)],
+            away: vec![],
             next: Some(NodeId([1; 32])),
         });
         assert_eq!(told(page.clone()), Ok(page), "{length}");
@@ -98,10 +99,11 @@ fn a_report_that_fits_can_be_sent_and_listed_and_a_longer_one_cannot() {
 
 #[test]
 fn a_page_filled_by_the_lengths_of_its_nodes_fits_a_frame_and_one_more_does_not() {
-    // Status, next, and the count.
-    let fixed = 2 + 33 + 2;
+    // Status, next, and the two counts.
+    let fixed = 2 + 33 + 2 + 2;
     let mut page = FleetPage {
         nodes: vec![],
+        away: vec![],
         next: Some(NodeId([0xFF; 32])),
     };
     let mut length = fixed;
@@ -142,6 +144,7 @@ fn a_page_never_has_a_node_that_its_reader_would_refuse_or_a_label_that_was_cut(
         assert_eq!(bad.encoded_len(), usize::MAX);
         let refusal = told(Reply::Nodes(FleetPage {
             nodes: vec![bad],
+            away: vec![],
             next: None,
         }));
         assert_eq!(refusal.unwrap_err().error, LeaseError::Internal);
@@ -161,6 +164,7 @@ fn a_page_has_at_most_256_nodes() {
     let page = |count: u16| {
         Reply::Nodes(FleetPage {
             nodes: (0..count).map(small).collect(),
+            away: vec![],
             next: None,
         })
     };
@@ -177,6 +181,7 @@ fn an_error_in_a_node_of_a_page_says_where_in_the_frame() {
     let asked = asked(MessageType::NodeList);
     let reply = Reply::Nodes(FleetPage {
         nodes: vec![whole],
+        away: vec![],
         next: None,
     });
     let mut frame = encode_answer(&asked, &Ok(reply));

@@ -1,20 +1,14 @@
 //! The nodes that report, each with its last report.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, btree_map::Entry},
-    ops::Bound,
-};
+use std::collections::{BTreeMap, btree_map::Entry};
 
 use fabricbios_wire::{
-    CANDIDATES_MAX, Candidate, FleetLeases, FleetNode, FleetPage, LABEL_BYTES_MAX, LABELS_MAX,
-    LeaseError, LeaseId, LeaseReport, MAX_PAYLOAD, NODES_PER_PAGE_MAX, NodeId, NodeReport,
-    REPORT_BYTES_MAX, Refusal, RefusalClass, ResourceInventory,
+    AwayNode, CANDIDATES_MAX, Candidate, FleetLeases, FleetNode, LABEL_BYTES_MAX, LABELS_MAX,
+    LeaseError, LeaseId, LeaseReport, NodeId, NodeReport, REPORT_BYTES_MAX, Refusal, RefusalClass,
+    ResourceInventory,
 };
 
 use crate::{Offer, Whose, leases::Leases};
-
-/// Bytes of a page that no node has: status, the id of the next page, and the number of nodes.
-const PAGE_BYTES: usize = 2 + 1 + 32 + 2;
 
 /// Who reports, from the certificate of its connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +71,7 @@ pub struct View {
     pub(crate) members: BTreeMap<NodeId, Member>,
     pub(crate) leases: Leases,
     /// Who belongs to the fabric, as far as it is known, whether it reports or not.
-    pub(crate) known: BTreeSet<NodeId>,
+    pub(crate) known: BTreeMap<NodeId, AwayNode>,
     /// The number of these that do not report.
     pub(crate) away: usize,
 }
@@ -123,7 +117,7 @@ impl View {
         if is_first {
             self.leases.begin(from.node_id);
         }
-        if matches!(entry, Entry::Vacant(_)) && self.known.contains(&from.node_id) {
+        if matches!(entry, Entry::Vacant(_)) && self.known.contains_key(&from.node_id) {
             self.away -= 1;
         }
         entry.insert_entry(Member {
@@ -210,7 +204,7 @@ impl View {
             Entry::Occupied(it) if it.get().connection == connection => {
                 it.remove();
                 self.leases.forget(node_id);
-                if self.known.contains(&node_id) {
+                if self.known.contains_key(&node_id) {
                     self.away += 1;
                 }
                 true
@@ -235,23 +229,6 @@ impl View {
     #[must_use]
     pub fn inventory(&self, node_id: NodeId) -> Option<&ResourceInventory> {
         Some(&self.members.get(&node_id)?.told.inventory)
-    }
-
-    /// The nodes with ids above `after`, as many as fit a page.
-    #[must_use]
-    pub fn page(&self, after: NodeId) -> FleetPage {
-        let above = (Bound::Excluded(after), Bound::Unbounded);
-        let mut page = FleetPage::default();
-        let mut bytes = PAGE_BYTES;
-        for member in self.members.range(above).map(|(_, it)| it) {
-            bytes = bytes.saturating_add(member.told.encoded_len());
-            if bytes > MAX_PAYLOAD || page.nodes.len() == NODES_PER_PAGE_MAX {
-                page.next = page.nodes.last().map(|it| it.node_id);
-                break;
-            }
-            page.nodes.push(member.told.clone());
-        }
-        page
     }
 }
 

@@ -12,7 +12,7 @@ use fabricbios_wire::{
     Answer, Epoch, LeaseAllocRequest, LeaseError, LeaseId, LeaseReport, NodeId, NodeIdentity,
     NodeReport, Refusal, RefusalClass, Reply, Request, Role,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::{
     queue::{Queue, Waiting, transient},
@@ -99,6 +99,10 @@ impl Task {
             Request::GetIdentity => Ok(Reply::Identity(self.identity(&request))),
             Request::LeaseAlloc(wanted) => self.place(wanted),
             Request::NodeList(after) => Ok(Reply::Nodes(self.view.page(*after))),
+            Request::NodeForget(id) => {
+                let id = *id;
+                return self.forget_member(id, request.reply);
+            }
             Request::FleetLeases { after, after_node } => Ok(Reply::FleetLeases(
                 self.view.lease_page((*after, *after_node), whose(&request)),
             )),
@@ -140,6 +144,36 @@ impl Task {
         let placed = self.view.place(wanted, u64::from_ne_bytes(seed));
         let placed = placed.map_err(|refusal| self.view.with_away(refusal));
         placed.map(Reply::Redirect)
+    }
+
+    /// Removes a member that is away from etcd; the task that has the connection answers.
+    fn forget_member(&self, id: NodeId, reply: oneshot::Sender<Answer>) {
+        let why = match &self.store {
+            None => (
+                LeaseError::Unsupported,
+                RefusalClass::Permanent,
+                format!(
+                    "this scheduler has no etcd (--etcd), so it remembers no node that does not report: there is nothing to forget of {id}"
+                ),
+            ),
+            Some(_) if self.view.reports(id) => (
+                LeaseError::ResourceBusy,
+                RefusalClass::Transient,
+                format!(
+                    "node {id} reports to this scheduler: stop it first, or start it without --scheduler"
+                ),
+            ),
+            Some(store) if self.view.is_known(id) => return store.forget(id, reply),
+            Some(_) => (
+                LeaseError::NotFound,
+                RefusalClass::Transient,
+                format!(
+                    "no member {id} is away, as far as this scheduler knows; see `fabricctl node list`"
+                ),
+            ),
+        };
+        // The operator may be gone.
+        reply.send(Err(Refusal::new(why.0, why.1, why.2))).ok();
     }
 
     fn find(&self, id: LeaseId, request: &PeerRequest) -> Answer {
@@ -248,11 +282,11 @@ impl Task {
     }
 
     fn hear(&mut self, news: News) {
+        tracing::debug!(?news, "news of etcd");
         match news {
-            News::Known(id) => self.view.know(id),
+            News::Known(node) => self.view.know(node),
             News::Forgotten(id) => self.view.forget(id),
         }
-        tracing::debug!(?news, members_away = self.view.away(), "news of etcd");
     }
 
     /// Whether the log says that this node comes or goes.

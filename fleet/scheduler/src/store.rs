@@ -21,7 +21,7 @@ use std::{
 };
 
 use fabricbios_fabric::FabricId;
-use fabricbios_wire::NodeId;
+use fabricbios_wire::{Answer, AwayNode, LeaseError, NodeId, Refusal, RefusalClass, Reply};
 use tokio::{
     sync::{Notify, mpsc, oneshot},
     task::JoinHandle,
@@ -30,10 +30,21 @@ use tokio::{
 use tonic::transport::Endpoint;
 
 use client::{Client, Failure};
-use members::{Change, Members};
-pub(crate) use members::{News, Told};
+pub(crate) use members::Told;
+use members::{Became, Change, Members};
 use record::Keys;
 
+/// What the owner of the view learns from etcd.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// The node belongs to the fabric, and was last seen so.
+    Known(AwayNode),
+    /// The node does not belong to it any more, as far as etcd says.
+    Forgotten(NodeId),
+}
+
+/// Members to be removed that wait for the task.
+const FORGETS_MAX: usize = 64;
 /// News that wait for the owner of the view.
 const NEWS_MAX: usize = 256;
 /// The pause after the first failure, and the longest one.
@@ -54,9 +65,19 @@ impl Mailbox {
     }
 }
 
+/// A member to be removed from etcd.
+#[derive(Debug)]
+struct Forget {
+    id: NodeId,
+    reply: oneshot::Sender<Answer>,
+}
+
 /// Where the owner of the view leaves changes. Never waits.
 #[derive(Clone, Debug)]
-pub(crate) struct Store(Arc<Mailbox>);
+pub(crate) struct Store {
+    mailbox: Arc<Mailbox>,
+    forgets: mpsc::Sender<Forget>,
+}
 
 impl Store {
     /// A node reports: for the first time over this connection.
@@ -78,9 +99,18 @@ impl Store {
         });
     }
 
+    /// An operator says that a node does not belong to the fabric any more. The task answers him.
+    pub(crate) fn forget(&self, id: NodeId, reply: oneshot::Sender<Answer>) {
+        if let Err(refused) = self.forgets.try_send(Forget { id, reply }) {
+            refused
+                .into_inner()
+                .refuse("too many members wait to be forgotten");
+        }
+    }
+
     fn leave(&self, id: NodeId, change: impl FnOnce(&mut Change)) {
-        change(self.0.lock().entry(id).or_default());
-        self.0.changed.notify_one();
+        change(self.mailbox.lock().entry(id).or_default());
+        self.mailbox.changed.notify_one();
     }
 }
 
@@ -113,6 +143,7 @@ pub(crate) fn start(
     let endpoints = identity::endpoints(urls, identity)?;
     let mailbox = Arc::new(Mailbox::default());
     let (news, heard) = mpsc::channel(NEWS_MAX);
+    let (forgets, to_forget) = mpsc::channel(FORGETS_MAX);
     let (stop, stopped) = oneshot::channel();
     let task = Task {
         keys: Keys::of(fabric),
@@ -120,6 +151,7 @@ pub(crate) fn start(
         endpoints,
         mailbox: Arc::clone(&mailbox),
         news,
+        forgets: to_forget,
         members: Members::default(),
         schedulers: BTreeSet::new(),
         presence: None,
@@ -127,7 +159,7 @@ pub(crate) fn start(
         is_answering: None,
     };
     let task = tokio::spawn(task.run(stopped));
-    Ok((Store(mailbox), heard, Running { stop, task }))
+    Ok((Store { mailbox, forgets }, heard, Running { stop, task }))
 }
 
 /// A session that lasts longer was a good one: the next one begins after a short pause.
@@ -139,6 +171,7 @@ struct Task {
     endpoints: Vec<Endpoint>,
     mailbox: Arc<Mailbox>,
     news: mpsc::Sender<News>,
+    forgets: mpsc::Receiver<Forget>,
     members: Members,
     /// The schedulers that are present.
     schedulers: BTreeSet<NodeId>,
@@ -166,16 +199,23 @@ impl Task {
     async fn work(&mut self) {
         let endpoints = self.endpoints.clone();
         let mut pause = PAUSES[0];
-        for endpoint in endpoints.iter().cycle() {
+        for (at, endpoint) in endpoints.iter().enumerate().cycle() {
             let began = Instant::now();
             let failure = self.session(endpoint).await;
             if began.elapsed() > STEADY {
                 pause = PAUSES[0];
             }
             self.is_lost(endpoint, &failure);
+            while let Ok(forget) = self.forgets.try_recv() {
+                forget.refuse(&format!("etcd cannot be used: {failure}"));
+            }
             self.take_changes();
-            sleep(jittered(pause)).await;
-            pause = PAUSES[1].min(2 * pause);
+            // The other servers are tried at once.
+            let is_last = at + 1 == endpoints.len();
+            sleep(jittered(if is_last { pause } else { PAUSES[0] })).await;
+            if is_last {
+                pause = PAUSES[1].min(2 * pause);
+            }
         }
     }
 
@@ -202,11 +242,29 @@ impl Task {
         }
     }
 
-    async fn tell(&self, news: Option<News>) {
+    async fn tell(&self, became: Option<Became>) {
+        let news = match became {
+            Some(Became::Known(id)) => self.members.as_away(id).map(News::Known),
+            Some(Became::Forgotten(id)) => Some(News::Forgotten(id)),
+            None => None,
+        };
         if let Some(news) = news {
             // The owner may be stopping.
             self.news.send(news).await.ok();
         }
+    }
+}
+
+impl Forget {
+    fn done(self) {
+        // The operator may be gone.
+        self.reply.send(Ok(Reply::Forgotten)).ok();
+    }
+
+    fn refuse(self, why: &str) {
+        let why = format!("node {} is not forgotten: {why}; try again later", self.id);
+        let refusal = Refusal::new(LeaseError::Unavailable, RefusalClass::Transient, why);
+        self.reply.send(Err(refusal)).ok();
     }
 }
 

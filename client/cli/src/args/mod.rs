@@ -160,10 +160,16 @@ pub(crate) enum Command {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum FleetNode {
-    /// Show the nodes that report to the scheduler, with the amounts that they have available
+    /// Show the nodes that report to the scheduler, with the amounts that they have available, and the members that are away
     List,
     /// Show the resources of one of them, as the node itself tells them
     Show {
+        /// The id of the node, or its first digits, as `fabricctl node list` shows them
+        #[arg(value_name = "ID", value_parser = values::node_prefix)]
+        id: String,
+    },
+    /// Forget a member that is away and will not come back (operator): etcd has it no more, and refusals miss it no more
+    Forget {
         /// The id of the node, or its first digits, as `fabricctl node list` shows them
         #[arg(value_name = "ID", value_parser = values::node_prefix)]
         id: String,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fabricbios_client::{FleetNode, Node, Resource};
+use fabricbios_client::{AwayNode, FleetNode, Members, Node, NodeId, Resource};
 use fabricbios_wire::{CpuIsolationClass, ResourceType};
 
 use super::{inventory, not_found};
@@ -18,32 +18,57 @@ use crate::{
 const ID_DIGITS: usize = 16;
 
 pub(super) fn run(node: &Node, command: args::FleetNode, output: Output) -> Result<(), Failure> {
-    let nodes = node.nodes()?;
+    let members = node.members()?;
     match command {
-        args::FleetNode::List => list(&nodes, output),
+        args::FleetNode::List => list(&members, output),
         args::FleetNode::Show { id } => {
             // A report has not all that the node tells.
-            let itself = node.reporting(named(&nodes, &id, node)?)?;
-            inventory::show(&itself, output)
+            let nodes = members.reporting.iter();
+            let named = named(
+                nodes,
+                |it| it.id,
+                &id,
+                || {
+                    let scheduler = node.address();
+                    format!(
+                        "no node with an id that begins with {id} reports to scheduler {scheduler}"
+                    )
+                },
+            )?;
+            inventory::show(&node.reporting(named)?, output)
+        }
+        args::FleetNode::Forget { id } => {
+            let away = named(
+                members.away.iter(),
+                |it| it.id,
+                &id,
+                || {
+                    let scheduler = node.address();
+                    format!(
+                        "scheduler {scheduler} misses no member with an id that begins with {id}: one that reports is not forgotten, \
+                     and without etcd no member is remembered"
+                    )
+                },
+            )?;
+            node.forget_member(away.id)?;
+            let id = away.id.to_string();
+            let text = format!("forgotten: node {id}");
+            output.print(&Object::from([field("forgotten", id)]), || text)
         }
     }
 }
 
 /// The node whose id begins with these digits.
-fn named<'a>(
-    nodes: &'a [FleetNode],
+fn named<'a, T>(
+    nodes: impl Iterator<Item = &'a T>,
+    id: impl Fn(&T) -> NodeId,
     digits: &str,
-    scheduler: &Node,
-) -> Result<&'a FleetNode, Failure> {
-    let found = nodes
-        .iter()
-        .filter(|it| it.id.to_string().starts_with(digits));
+    none: impl Fn() -> String,
+) -> Result<&'a T, Failure> {
+    let found = nodes.filter(|it| id(it).to_string().starts_with(digits));
     match found.collect::<Vec<_>>()[..] {
         [one] => Ok(one),
-        [] => Err(not_found(format!(
-            "no node with an id that begins with {digits} reports to scheduler {}; see `fabricctl node list`",
-            scheduler.address()
-        ))),
+        [] => Err(not_found(format!("{}; see `fabricctl node list`", none()))),
         ref several => Err(Failure::usage(format!(
             "the ids of {} nodes begin with {digits}; write more digits, see `fabricctl node list`",
             several.len()
@@ -51,15 +76,26 @@ fn named<'a>(
     }
 }
 
-fn list(nodes: &[FleetNode], output: Output) -> Result<(), Failure> {
+fn list(members: &Members, output: Output) -> Result<(), Failure> {
+    let (nodes, away) = (&members.reporting, &members.away);
     let all: Vec<Object<'_>> = nodes.iter().map(json).collect();
-    output.print(&Object::from([field("nodes", all)]), || {
-        if nodes.is_empty() {
-            return "no node reports to this scheduler".to_owned();
-        }
-        let headings = ["NODE", "ADDRESS", "HEALTH", "SINCE", "AVAILABLE", "LABELS"];
-        headed_table(headings, nodes.iter().map(columns))
-    })
+    let absent: Vec<Object<'_>> = away.iter().map(away_json).collect();
+    output.print(
+        &Object::from([field("nodes", all), field("away", absent)]),
+        || {
+            if nodes.is_empty() && away.is_empty() {
+                return "no node reports to this scheduler".to_owned();
+            }
+            let headings = ["NODE", "ADDRESS", "HEALTH", "SINCE", "AVAILABLE", "LABELS"];
+            headed_table(
+                headings,
+                nodes
+                    .iter()
+                    .map(columns)
+                    .chain(away.iter().map(away_columns)),
+            )
+        },
+    )
 }
 
 /// The names are a contract.
@@ -84,6 +120,29 @@ fn json(node: &FleetNode) -> Object<'_> {
         field("labels", labels),
         field("resources", resources.collect::<Vec<_>>()),
     ])
+}
+
+fn away_json(node: &AwayNode) -> Object<'_> {
+    let labels: Vec<&str> = node.labels.iter().map(|it| &**it).collect();
+    Object::from([
+        field("node_id", node.id.to_string()),
+        field("address", node.address.to_string()),
+        field("last_seen_unix_ms", node.last_seen_unix_ms),
+        field("labels", labels),
+    ])
+}
+
+/// The time is that of its last word.
+fn away_columns(node: &AwayNode) -> Vec<String> {
+    let labels: Vec<String> = node.labels.iter().map(|it| one_line(it)).collect();
+    vec![
+        node.id.to_string().chars().take(ID_DIGITS).collect(),
+        node.address.to_string(),
+        "away".to_owned(),
+        time_text::utc(node.last_seen_unix_ms),
+        "none".to_owned(),
+        or_none(labels),
+    ]
 }
 
 fn columns(node: &FleetNode) -> Vec<String> {

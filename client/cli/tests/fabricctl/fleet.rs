@@ -1,9 +1,11 @@
 //! Leases through a scheduler, and the nodes that it knows.
 
+use std::net::SocketAddr;
+
 use fabricbios_wire::{
-    Answer, CpuCap, CpuIsolationClass, Epoch, FlatEntry, FleetNode, FleetPage, InventoryExtension,
-    InventoryForm, LeaseError, MemArena, NodeId, RefusalClass, Reply, Request, ResourceId,
-    ResourceInventory, ResourceType, health,
+    Answer, AwayNode, CpuCap, CpuIsolationClass, Epoch, FlatEntry, FleetNode, FleetPage,
+    InventoryExtension, InventoryForm, LeaseError, MemArena, NodeId, RefusalClass, Reply, Request,
+    ResourceId, ResourceInventory, ResourceType, health,
 };
 use serde_json::json;
 
@@ -65,6 +67,7 @@ fn a_kernel_runs_on_a_gpu_of_the_node_that_granted_it() {
 
 const FIRST: NodeId = NodeId([0x1a; 32]);
 const SECOND: NodeId = NodeId([0x1b; 32]);
+const AWAY: NodeId = NodeId([0x1c; 32]);
 const ARENA: ResourceId = ResourceId(7);
 
 pub(crate) fn empty(node_id: NodeId) -> ResourceInventory {
@@ -128,8 +131,15 @@ fn scheduler(fleet: &Fleet, node: &FakeNode) -> FakeNode {
     fleet.scheduler(move |request: &Request| match request {
         Request::NodeList(_) => Ok(Reply::Nodes(FleetPage {
             nodes: nodes.clone(),
+            away: vec![AwayNode {
+                node_id: AWAY,
+                endpoint: SocketAddr::from(([192, 0, 2, 9], 5701)).into(),
+                last_seen_unix_ms: 1_800_000_000_000,
+                labels: vec!["rack=r7".to_owned()],
+            }],
             next: None,
         })),
+        Request::NodeForget(AWAY) => Ok(Reply::Forgotten),
         _ => refuse(
             LeaseError::CapacityExceeded,
             RefusalClass::Transient,
@@ -156,6 +166,11 @@ fn the_nodes_of_a_scheduler_are_listed_with_what_they_have() {
             "node_id": SECOND.to_string(), "address": address, "health": "ok",
             "since_unix_ms": 1_800_000_000_000_u64, "labels": [], "resources": [],
         },
+    ], "away": [
+        {
+            "node_id": AWAY.to_string(), "address": "192.0.2.9:5701",
+            "last_seen_unix_ms": 1_800_000_000_000_u64, "labels": ["rack=r7"],
+        },
     ] });
     assert_eq!(json_of(&scheduler, "node list"), nodes);
     let text = text_of(&scheduler, "node list");
@@ -170,6 +185,27 @@ fn the_nodes_of_a_scheduler_are_listed_with_what_they_have() {
     assert_eq!(rows[1].join(" "), first);
     let second = format!("1b1b1b1b1b1b1b1b {address} ok {since} none none");
     assert_eq!(rows[2].join(" "), second);
+    let away = format!("1c1c1c1c1c1c1c1c 192.0.2.9:5701 away {since} none rack=r7");
+    assert_eq!(rows[3].join(" "), away);
+}
+
+#[test]
+fn a_member_that_is_away_is_forgotten_and_one_that_reports_is_not() {
+    let fleet = Fleet::new();
+    let node = fleet.node(granting());
+    let scheduler = scheduler(&fleet, &node);
+    let forgotten = json_of(&scheduler, "node forget 1c");
+    assert_eq!(forgotten, json!({ "forgotten": AWAY.to_string() }));
+    let (status, refused) = fails(&scheduler, "node forget 1a");
+    assert_eq!(
+        (status, &refused["reason"]["code"]),
+        (4, &json!("NotFound"))
+    );
+    let asked = scheduler.asked();
+    let forgets = asked
+        .iter()
+        .filter(|it| matches!(it, Request::NodeForget(_)));
+    assert_eq!(forgets.count(), 1);
 }
 
 #[test]
@@ -242,6 +278,7 @@ fn a_node_is_shown_through_a_scheduler_as_it_tells_itself() {
     let scheduler = fleet.scheduler(move |_: &Request| {
         Ok(Reply::Nodes(FleetPage {
             nodes: nodes.clone(),
+            away: vec![],
             next: None,
         }))
     });

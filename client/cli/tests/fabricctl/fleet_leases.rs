@@ -42,6 +42,7 @@ fn scheduler(fleet: &Fleet, node: &FakeNode) -> FakeNode {
     };
     let page = FleetPage {
         nodes: vec![reporting(node, node.id(), &[], empty(node.id()))],
+        away: vec![],
         next: None,
     };
     fleet.scheduler(move |request: &Request| -> Answer {
@@ -162,7 +163,11 @@ fn a_node_that_is_gone_keeps_no_lease_of_another_node_alive() {
     let reporting = |it: &FakeNode| reporting(it, it.id(), &[], empty(it.id()));
     let mut nodes = vec![reporting(&gone), reporting(&node)];
     nodes.sort_by_key(|it| it.node_id);
-    let page = FleetPage { nodes, next: None };
+    let page = FleetPage {
+        nodes,
+        away: vec![],
+        next: None,
+    };
     let endpoint = node.endpoint();
     let scheduler = fleet.scheduler(move |request: &Request| -> Answer {
         Ok(match request {

@@ -8,10 +8,10 @@ use std::{
 
 use fabricbios_client::{Error, Node, ResourceHealth};
 use fabricbios_wire::{
-    Answer, BlockDev, Candidate, CpuCap, Epoch, FlatEntry, FleetNode, FleetPage, GpuInfo,
-    InventoryExtension, InventoryForm, LeaseAllocRequest, LeaseError, LeaseId, LeasePage, MemArena,
-    NicInfo, NodeId, RefusalClass, Reply, Request, RequestToken, ResourceId, ResourceInventory,
-    ResourceType, Transport, health, resource_flags,
+    Answer, AwayNode, BlockDev, Candidate, CpuCap, Endpoint, Epoch, FlatEntry, FleetNode,
+    FleetPage, GpuInfo, InventoryExtension, InventoryForm, LeaseAllocRequest, LeaseError, LeaseId,
+    LeasePage, MemArena, NicInfo, NodeId, RefusalClass, Reply, Request, RequestToken, ResourceId,
+    ResourceInventory, ResourceType, Transport, health, resource_flags,
 };
 
 use crate::{
@@ -516,10 +516,19 @@ fn a_scheduler_tells_its_nodes_and_their_inventories_as_they_do() {
             other => panic!("{other:?}"),
         };
         let nodes = vec![fleet_node(id)];
-        Ok(Reply::Nodes(FleetPage { nodes, next }))
+        let away = match id {
+            1 => vec![],
+            _ => vec![away(NodeId([3; 32]), endpoint)],
+        };
+        Ok(Reply::Nodes(FleetPage { nodes, away, next }))
     });
     let connect = |to: &FakeNode| Node::connect(&to.addr(), &admin(to)).unwrap();
+    let members = connect(&scheduler).members().unwrap();
+    let away: Vec<NodeId> = members.away.iter().map(|it| it.id).collect();
+    assert_eq!(away, [NodeId([3; 32])]);
+    assert_eq!(members.away[0].last_seen_unix_ms, 1_800_000_000_009);
     let nodes = connect(&scheduler).nodes().unwrap();
+    assert_eq!(nodes, members.reporting);
     let [first, second] = &nodes[..] else {
         panic!("{nodes:?}")
     };
@@ -528,6 +537,15 @@ fn a_scheduler_tells_its_nodes_and_their_inventories_as_they_do() {
     assert_eq!(first.labels, ["rack=r12"]);
     assert_eq!(first.inventory, connect(&node).inventory().unwrap());
     assert_eq!(first.inventory.health, ResourceHealth::Fenced);
+}
+
+fn away(node_id: NodeId, endpoint: Endpoint) -> AwayNode {
+    AwayNode {
+        node_id,
+        endpoint,
+        last_seen_unix_ms: 1_800_000_000_009,
+        labels: vec![],
+    }
 }
 
 #[test]
@@ -546,6 +564,7 @@ fn a_scheduler_whose_pages_do_not_go_on_is_left() {
     let scheduler = fleet.scheduler(|_: &Request| {
         Ok(Reply::Nodes(FleetPage {
             nodes: vec![],
+            away: vec![],
             next: Some(NodeId([1; 32])),
         }))
     });

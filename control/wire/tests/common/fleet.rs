@@ -27,7 +27,8 @@ pub(crate) fn candidates() -> impl Strategy<Value = Vec<Candidate>> {
 }
 
 pub(crate) fn page() -> impl Strategy<Value = FleetPage> {
-    (vec(node(), 0..3), option::of(node_id())).prop_map(|(nodes, next)| FleetPage { nodes, next })
+    (vec(node(), 0..3), vec(away(), 0..3), option::of(node_id()))
+        .prop_map(|(nodes, away, next)| FleetPage { nodes, away, next })
 }
 
 fn node() -> impl Strategy<Value = FleetNode> {
@@ -39,6 +40,18 @@ fn node() -> impl Strategy<Value = FleetNode> {
             since_unix_ms,
             labels,
             inventory,
+        },
+    )
+}
+
+fn away() -> impl Strategy<Value = AwayNode> {
+    let labels = vec(text(LABEL_BYTES_MAX), 0..=LABELS_MAX);
+    (node_id(), endpoint(), any::<u64>(), labels).prop_map(
+        |(node_id, endpoint, last_seen_unix_ms, labels)| AwayNode {
+            node_id,
+            endpoint,
+            last_seen_unix_ms,
+            labels,
         },
     )
 }

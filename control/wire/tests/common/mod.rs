@@ -69,6 +69,7 @@ pub(crate) fn request() -> impl Strategy<Value = Request> {
         issue().prop_map(Request::IdentityIssue),
         fleet::report().prop_map(Request::NodeReport),
         fleet::node_id().prop_map(Request::NodeList),
+        fleet::node_id().prop_map(Request::NodeForget),
         fleet::lease_report().prop_map(Request::NodeLeases),
         (any::<u128>(), fleet::node_id()).prop_map(|(after, after_node)| Request::FleetLeases {
             after: LeaseId(after),
@@ -115,6 +116,7 @@ pub(crate) fn answer() -> impl Strategy<Value = (MessageType, Answer)> {
             .prop_map(|(message, it)| (message, Ok(Reply::Redirect(it)))),
         select(vec![M::NodeReport, M::NodeLeases]).prop_map(|it| (it, Ok(Reply::Reported))),
         fleet::leases().prop_map(|it| (M::FleetLeases, Ok(Reply::FleetLeases(it)))),
+        Just((M::NodeForget, Ok(Reply::Forgotten))),
         fleet::page().prop_map(|it| (M::NodeList, Ok(Reply::Nodes(it)))),
         (select(M::ALL), refusal()).prop_map(|(message, it)| (message, Err(it))),
     ]

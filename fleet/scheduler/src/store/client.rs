@@ -19,9 +19,9 @@ use super::{
     members::RECORDS_MAX,
     record::Keys,
     rpc::{
-        Compare, KeyValue, LeaseGrantRequest, LeaseRequest, LeaseResponse, LeaseRevokeResponse,
-        PutRequest, PutResponse, RangeRequest, RangeResponse, RequestOp, TxnRequest, TxnResponse,
-        WatchCreateRequest, WatchRequest, WatchResponse,
+        Compare, DeleteRangeRequest, KeyValue, LeaseGrantRequest, LeaseRequest, LeaseResponse,
+        LeaseRevokeResponse, PutRequest, PutResponse, RangeRequest, RangeResponse, RequestOp,
+        TxnRequest, TxnResponse, WatchCreateRequest, WatchRequest, WatchResponse,
     },
 };
 
@@ -158,6 +158,33 @@ impl Client {
             value,
             lease: 0,
         };
+        let operation = RequestOp {
+            put: Some(put),
+            ..RequestOp::default()
+        };
+        self.change_if(key, mod_revision, operation).await
+    }
+
+    /// Deletes the key if it has this revision. Otherwise returns what it has.
+    pub(crate) async fn delete_if(
+        &self,
+        key: Vec<u8>,
+        mod_revision: i64,
+    ) -> Result<Result<i64, Option<KeyValue>>, Failure> {
+        let delete = DeleteRangeRequest { key: key.clone() };
+        let operation = RequestOp {
+            delete: Some(delete),
+            ..RequestOp::default()
+        };
+        self.change_if(key, mod_revision, operation).await
+    }
+
+    async fn change_if(
+        &self,
+        key: Vec<u8>,
+        mod_revision: i64,
+        operation: RequestOp,
+    ) -> Result<Result<i64, Option<KeyValue>>, Failure> {
         let get = RangeRequest {
             key: key.clone(),
             ..RangeRequest::default()
@@ -168,13 +195,10 @@ impl Client {
                 key,
                 mod_revision: Some(mod_revision),
             }],
-            success: vec![RequestOp {
-                put: Some(put),
-                range: None,
-            }],
+            success: vec![operation],
             failure: vec![RequestOp {
-                put: None,
                 range: Some(get),
+                ..RequestOp::default()
             }],
         };
         let answer: TxnResponse = self.call("write", "/etcdserverpb.KV/Txn", request).await?;

@@ -7,7 +7,7 @@ use std::{
     ops::Bound::{Excluded, Unbounded},
 };
 
-use fabricbios_wire::NodeId;
+use fabricbios_wire::{AwayNode, NodeId};
 
 use super::record::{Record, Unreadable};
 
@@ -17,12 +17,12 @@ const LAST_SEEN_STEP_MS: u64 = 60_000;
 /// Most records that are held, as many as four times the nodes of a scheduler.
 pub(crate) const RECORDS_MAX: usize = 65_536;
 
-/// What the owner of the view learns from etcd.
+/// What a node has become by a change of etcd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum News {
-    /// The node belongs to the fabric.
+pub(crate) enum Became {
+    /// It belongs to the fabric, with a record that is new or has changed.
     Known(NodeId),
-    /// The node does not belong to it any more, as far as etcd says.
+    /// It does not belong to it any more, as far as etcd says.
     Forgotten(NodeId),
 }
 
@@ -109,7 +109,7 @@ impl Members {
     }
 
     /// Takes all records of the fabric at one revision, with those keys that are gone.
-    pub(crate) fn take_all(&mut self, all: Vec<(NodeId, i64, Vec<u8>)>) -> Vec<News> {
+    pub(crate) fn take_all(&mut self, all: Vec<(NodeId, i64, Vec<u8>)>) -> Vec<Became> {
         let before = mem::take(&mut self.held);
         for (id, mod_revision, value) in all {
             self.hold(id, mod_revision, &value);
@@ -118,32 +118,38 @@ impl Members {
         // A wiped etcd is filled by who reports.
         let missing = { self.own.keys() }.filter(|id| !self.is_readable(**id));
         self.due.extend(missing.copied().collect::<Vec<_>>());
-        let was = |id: &NodeId| before.get(id).is_some_and(|it| it.record.is_ok());
-        let known = { self.held.keys() }.filter(|id| self.is_readable(**id) && !was(id));
-        let forgotten = { before.keys() }.filter(|id| was(id) && !self.is_readable(**id));
-        let forgotten = forgotten.map(|id| News::Forgotten(*id));
-        known.map(|id| News::Known(*id)).chain(forgotten).collect()
+        let known = { self.held.keys() }.filter(|id| {
+            let record = self.record(**id);
+            record.is_some() && record != record_of(&before, **id)
+        });
+        let forgotten = { before.keys() }
+            .filter(|id| record_of(&before, **id).is_some() && !self.is_readable(**id));
+        let forgotten = forgotten.map(|id| Became::Forgotten(*id));
+        known
+            .map(|id| Became::Known(*id))
+            .chain(forgotten)
+            .collect()
     }
 
     /// A key was put.
-    pub(crate) fn put(&mut self, id: NodeId, mod_revision: i64, value: &[u8]) -> Option<News> {
+    pub(crate) fn put(&mut self, id: NodeId, mod_revision: i64, value: &[u8]) -> Option<Became> {
         if self.is_later(id, mod_revision) {
             return None;
         }
         if self.held.len() >= RECORDS_MAX && !self.held.contains_key(&id) {
             return None;
         }
-        let was = self.is_readable(id);
+        let before = self.record(id).cloned();
         self.hold(id, mod_revision, value);
-        match (was, self.is_readable(id)) {
-            (false, true) => Some(News::Known(id)),
-            (true, false) => Some(News::Forgotten(id)),
+        match (before, self.record(id)) {
+            (before, Some(now)) if before.as_ref() != Some(now) => Some(Became::Known(id)),
+            (Some(_), None) => Some(Became::Forgotten(id)),
             _ => None,
         }
     }
 
     /// A key was deleted.
-    pub(crate) fn deleted(&mut self, id: NodeId, mod_revision: i64) -> Option<News> {
+    pub(crate) fn deleted(&mut self, id: NodeId, mod_revision: i64) -> Option<Became> {
         if self.is_later(id, mod_revision) {
             return None;
         }
@@ -151,7 +157,7 @@ impl Members {
         if self.own.contains_key(&id) {
             self.due.insert(id);
         }
-        was.record.is_ok().then_some(News::Forgotten(id))
+        was.record.is_ok().then_some(Became::Forgotten(id))
     }
 
     /// The next record to write.
@@ -178,9 +184,8 @@ impl Members {
     }
 
     /// The record was written at this revision.
-    pub(crate) fn written(&mut self, write: Write, mod_revision: i64) -> Option<News> {
+    pub(crate) fn written(&mut self, write: Write, mod_revision: i64) -> Option<Became> {
         let Write { id, record, .. } = write;
-        let was = self.is_readable(id);
         self.held.insert(
             id,
             Held {
@@ -189,11 +194,11 @@ impl Members {
             },
         );
         self.is_done(id);
-        (!was).then_some(News::Known(id))
+        Some(Became::Known(id))
     }
 
     /// The key had another revision: this one, or none.
-    pub(crate) fn overtaken(&mut self, id: NodeId, found: Option<(i64, &[u8])>) -> Option<News> {
+    pub(crate) fn overtaken(&mut self, id: NodeId, found: Option<(i64, &[u8])>) -> Option<Became> {
         match found {
             Some((mod_revision, value)) => self.put(id, mod_revision, value),
             None => self.deleted(id, i64::MAX),
@@ -242,7 +247,23 @@ impl Members {
     }
 
     fn is_readable(&self, id: NodeId) -> bool {
-        self.held.get(&id).is_some_and(|it| it.record.is_ok())
+        self.record(id).is_some()
+    }
+
+    fn record(&self, id: NodeId) -> Option<&Record> {
+        record_of(&self.held, id)
+    }
+
+    /// A member, as it is shown while it is away.
+    pub(crate) fn as_away(&self, id: NodeId) -> Option<AwayNode> {
+        self.record(id)?.as_away(id)
+    }
+
+    /// The revision of a member's record, which may be removed; `None`: there is none, or the node reports to this scheduler.
+    pub(crate) fn removable(&self, id: NodeId) -> Option<i64> {
+        let reports = self.own.get(&id).is_some_and(|it| it.reports);
+        let held = self.held.get(&id).filter(|it| it.record.is_ok());
+        held.filter(|_| !reports).map(|it| it.mod_revision)
     }
 
     /// Whether a later revision of the key is known: an answer to a write overtakes the watch.
@@ -265,6 +286,10 @@ impl Members {
             },
         );
     }
+}
+
+fn record_of(held: &BTreeMap<NodeId, Held>, id: NodeId) -> Option<&Record> {
+    held.get(&id)?.record.as_ref().ok()
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! What etcd holds: one key for each member, under the fabric's fingerprint, and one for each scheduler.
 
+use std::net::SocketAddr;
+
 use fabricbios_fabric::FabricId;
-use fabricbios_wire::NodeId;
+use fabricbios_wire::{AwayNode, Endpoint, LABEL_BYTES_MAX, LABELS_MAX, NodeId};
 use serde::{Deserialize, Serialize};
 
 /// The version that this program writes, and the only one that it reads.
@@ -57,10 +59,42 @@ impl Record {
         }
         let Versioned { version } = serde_json::from_slice(value).map_err(garbage)?;
         match version {
-            VERSION => serde_json::from_slice(value).map_err(garbage),
+            VERSION => {
+                let record: Self = serde_json::from_slice(value).map_err(garbage)?;
+                record
+                    .check()
+                    .map_err(|why| Unreadable::Garbage(why.into()))?;
+                Ok(record)
+            }
             later if later > VERSION => Err(Unreadable::Later(later)),
             other => Err(Unreadable::Garbage(format!("version {other}"))),
         }
+    }
+
+    /// What a scheduler has never written.
+    fn check(&self) -> Result<(), &'static str> {
+        if self.reached_at().is_none_or(|it| it.is_wildcard()) {
+            return Err("its endpoint is no ADDR:PORT of one machine");
+        }
+        let is_long = |label: &String| label.len() > LABEL_BYTES_MAX;
+        if self.labels.len() > LABELS_MAX || self.labels.iter().any(is_long) {
+            return Err("it has more or longer labels than a certificate may have");
+        }
+        Ok(())
+    }
+
+    fn reached_at(&self) -> Option<Endpoint> {
+        self.endpoint.parse::<SocketAddr>().ok().map(Endpoint::from)
+    }
+
+    /// The node, as it is shown while it is away.
+    pub(crate) fn as_away(&self, node_id: NodeId) -> Option<AwayNode> {
+        Some(AwayNode {
+            node_id,
+            endpoint: self.reached_at()?,
+            last_seen_unix_ms: self.last_seen_unix_ms,
+            labels: self.labels.clone(),
+        })
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
@@ -137,9 +171,16 @@ mod tests {
         let other = Record::read(br#"{"version":7,"where":"elsewhere"}"#);
         assert_eq!(other, Err(Unreadable::Later(7)));
         let big = format!(r#"{{"version":1,"x":"{}"}}"#, "x".repeat(BYTES_MAX));
+        let nowhere = text.replace("192.0.2.7:5701", "0.0.0.0:5701");
+        let unnamed = text.replace("192.0.2.7:5701", "somewhere");
+        let labels = text.replace(r#"["rack=r7"]"#, &format!("{:?}", ["a=b"; 17]));
         let deep = format!(r#"{{"version":{}1"#, "[".repeat(4096));
         let garbage = ["", "null", "\u{0}", r#"{"version":0}"#, r#"{"version":1}"#];
-        for bytes in garbage.into_iter().chain([&big[..], &deep, &text[1..]]) {
+        for bytes in
+            garbage
+                .into_iter()
+                .chain([&big[..], &nowhere, &unnamed, &labels, &deep, &text[1..]])
+        {
             let read = Record::read(bytes.as_bytes());
             assert!(matches!(read, Err(Unreadable::Garbage(_))), "{bytes:.40}");
         }

@@ -59,6 +59,12 @@ pub(crate) struct PutRequest {
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(crate) struct PutResponse {}
 
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct DeleteRangeRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(crate) key: Vec<u8>,
+}
+
 /// One request of a transaction; of the alternatives one is set.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct RequestOp {
@@ -66,6 +72,8 @@ pub(crate) struct RequestOp {
     pub(crate) range: Option<RangeRequest>,
     #[prost(message, optional, tag = "2")]
     pub(crate) put: Option<PutRequest>,
+    #[prost(message, optional, tag = "3")]
+    pub(crate) delete: Option<DeleteRangeRequest>,
 }
 
 /// `mod_revision` of the key EQUAL to this number.

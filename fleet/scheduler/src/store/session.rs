@@ -8,7 +8,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_unti
 use tonic::{Streaming, transport::Endpoint};
 
 use super::{
-    Task,
+    Forget, Task,
     client::{Client, Failure, LEASE_SECS, watch_failure},
     jittered,
     record::Key,
@@ -28,6 +28,7 @@ enum Next {
     KeepAlive,
     ReadAnew,
     Write,
+    Forget(Forget),
     Watch(Result<Option<WatchResponse>, Failure>),
 }
 
@@ -56,12 +57,14 @@ impl Task {
                 _ = read_anew.tick() => Next::ReadAnew,
                 told = watch.message() => Next::Watch(told.map_err(|it| watch_failure(&it))),
                 () = self.mailbox.changed.notified() => Next::Changes,
+                Some(forget) = self.forgets.recv() => Next::Forget(forget),
                 () = sleep_until(refused_until), if can_write => Next::Write,
             };
             match next {
                 Next::Changes => self.take_changes(),
                 Next::KeepAlive => self.be_present(&client).await?,
                 Next::ReadAnew => watch = self.read_all(&client).await?,
+                Next::Forget(forget) => self.forget(&client, forget).await?,
                 Next::Write => self.write_next(&client).await?,
                 Next::Watch(Ok(Some(told))) => {
                     if !self.hear(told).await? {
@@ -171,6 +174,36 @@ impl Task {
             }
         };
         self.tell(news).await;
+        Ok(())
+    }
+
+    /// Removes a member, as an operator wants, unless it has come back or its record has changed.
+    async fn forget(&mut self, client: &Client, forget: Forget) -> Result<(), Failure> {
+        self.take_changes();
+        let id = forget.id;
+        let Some(mod_revision) = self.members.removable(id) else {
+            forget.refuse("it reports again, or etcd has no record of it that can be read");
+            return Ok(());
+        };
+        let removed = client.delete_if(self.keys.node(id), mod_revision).await;
+        let became = match removed {
+            Ok(Ok(revision)) => {
+                tracing::info!(node_id = %id, "an operator has it forgotten: it belongs to the fabric no more");
+                forget.done();
+                self.members.deleted(id, revision)
+            }
+            Ok(Err(found)) => {
+                forget.refuse("its record has changed a moment ago");
+                let found = found.as_ref().map(|it| (it.mod_revision, &it.value[..]));
+                self.members.overtaken(id, found)
+            }
+            Err(failure) => {
+                forget.refuse(&format!("etcd: {failure}"));
+                self.unless_refused::<()>(Err(failure))?;
+                None
+            }
+        };
+        self.tell(became).await;
         Ok(())
     }
 

@@ -31,7 +31,10 @@ fn key(keys: &Keys, number: u16) -> Vec<u8> {
 #[test]
 fn the_mailbox_has_one_change_for_each_node_with_what_it_told_last() {
     let mailbox = Arc::new(Mailbox::default());
-    let store = Store(Arc::clone(&mailbox));
+    let store = Store {
+        mailbox: Arc::clone(&mailbox),
+        forgets: tokio::sync::mpsc::channel(1).0,
+    };
     let told = Told {
         endpoint: "192.0.2.1:5701".into(),
         labels: Vec::new(),

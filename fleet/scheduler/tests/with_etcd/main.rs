@@ -6,6 +6,7 @@
     reason = "a test that cannot be set up should fail loudly"
 )]
 
+mod cluster;
 mod program;
 mod world;
 
@@ -15,7 +16,7 @@ use nix::sys::signal::Signal;
 use world::{World, placed, told, until, until_placed};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_is_in_etcd_and_another_scheduler_knows_that_it_is_away() {
+async fn a_member_is_in_etcd_and_each_scheduler_misses_it_until_it_is_forgotten() {
     let world = World::new();
     let one = world.scheduler();
     let node = world.node("rack=r7");
@@ -26,15 +27,25 @@ async fn a_member_is_in_etcd_and_another_scheduler_knows_that_it_is_away() {
     }
     // No node reports to the other one: it knows the member from etcd alone.
     let other = world.scheduler();
-    let client = world.client(&other).await;
+    let of_other = world.client(&other).await;
     told(
-        &client,
+        &of_other,
         "no node reports",
         "; 1 member of the fabric is away",
     )
     .await;
+    let members = of_other.members_async().await.unwrap();
+    assert_eq!(members.reporting, []);
+    let [away] = &members.away[..] else {
+        panic!("{members:?}")
+    };
+    assert_eq!((away.id, away.address.port()), (node.id(), 5701));
+    assert_eq!(away.labels, ["rack=r7"]);
     let client = world.client(&one).await;
     assert_eq!(placed(&client).await.unwrap(), [node.id()]);
+    assert_eq!(client.members_async().await.unwrap().away, []);
+    let refused = client.forget_member_async(node.id()).await.unwrap_err();
+    assert_eq!(refused.code(), "ResourceBusy", "{refused}");
     drop(connection);
     told(
         &client,
@@ -46,8 +57,20 @@ async fn a_member_is_in_etcd_and_another_scheduler_knows_that_it_is_away() {
         world.get(&world.key(&node)).is_some(),
         "it belongs to the fabric without a lease"
     );
+    of_other.forget_member_async(node.id()).await.unwrap();
+    assert_eq!(world.get(&world.key(&node)), None);
+    for client in [&client, &of_other] {
+        told(client, "no node reports", "ask a node itself").await;
+        assert_eq!(client.members_async().await.unwrap().away, []);
+    }
+    let refused = client.forget_member_async(node.id()).await.unwrap_err();
+    assert_eq!(refused.code(), "NotFound", "{refused}");
+    // A node that comes back is a member again.
+    let connection = node.report_to(&other).await;
+    until("its record", || world.get(&world.key(&node))).await;
     world.etcdctl(&["del", &world.key(&node)]);
-    told(&client, "no node reports", "ask a node itself").await;
+    until("its record again", || world.get(&world.key(&node))).await;
+    drop(connection);
 
     let presence = world.prefix("schedulers/");
     until("presence", || world.has_keys(&presence)?.then_some(())).await;
@@ -110,6 +133,9 @@ async fn an_etcd_that_hangs_delays_no_client_and_no_stop() {
     }
     drop(first);
     until_placed(&client, &[nodes[1].id()]).await;
+    // The operator is answered too, when the call has had its time.
+    let refused = client.forget_member_async(nodes[0].id()).await.unwrap_err();
+    assert_eq!(refused.code(), "Unavailable", "{refused}");
     // A scheduler that starts now learns from its nodes.
     let other = world.scheduler();
     let _third = nodes[0].report_to(&other).await;
@@ -194,4 +220,31 @@ async fn a_full_etcd_is_read_and_what_is_new_is_written_when_it_has_room() {
     for scheduler in [scheduler, other] {
         scheduler.stop().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_etcd_that_was_restored_from_an_older_copy_is_filled_again() {
+    let mut world = World::new();
+    let scheduler = world.scheduler();
+    let nodes = [world.node("rack=r7"), world.node("rack=r8")];
+    let first = nodes[0].report_to(&scheduler).await;
+    until("its record", || world.get(&world.key(&nodes[0]))).await;
+    let copies = tempfile::tempdir().unwrap();
+    let copy = copies.path().join("copy");
+    world.etcdctl(&["snapshot", "save", copy.to_str().unwrap()]);
+    let _second = nodes[1].report_to(&scheduler).await;
+    until("the second record", || world.get(&world.key(&nodes[1]))).await;
+    drop(first);
+    let client = world.client(&scheduler).await;
+    until_placed(&client, &[nodes[1].id()]).await;
+
+    world.restore(&copy);
+    until("the second record again", || {
+        world.get(&world.key(&nodes[1]))
+    })
+    .await;
+    let members = client.members_async().await.unwrap();
+    let away: Vec<_> = members.away.iter().map(|it| it.id).collect();
+    assert_eq!(away, [nodes[0].id()], "the copy has it");
+    scheduler.stop().await;
 }

@@ -3,7 +3,7 @@
 use std::{
     fs,
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Output},
     time::{Duration, Instant, SystemTime},
 };
@@ -22,7 +22,7 @@ use nix::{
 };
 
 /// How long something may take that takes a moment.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct World {
     pub(crate) etcd: EmbeddedEtcd,
@@ -47,12 +47,17 @@ impl World {
     }
 
     pub(crate) fn scheduler(&self) -> Scheduler {
+        self.scheduler_with(vec![self.etcd.url()])
+    }
+
+    /// A scheduler with these servers.
+    pub(crate) fn scheduler_with(&self, etcd: Vec<String>) -> Scheduler {
         let settings = Settings {
             identity: self.directory.scheduler_identity(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         };
         let etcd = EtcdSettings {
-            etcd: vec![self.etcd.url()],
+            etcd,
             etcd_identity: Some(self.etcd.identity()),
         };
         Scheduler::start_with(&settings, &etcd).unwrap()
@@ -84,7 +89,12 @@ impl World {
 
     /// `None`: no such key, or no etcd.
     pub(crate) fn get(&self, key: &str) -> Option<String> {
-        let told = self.try_etcdctl(&["get", "--print-value-only", key])?;
+        self.get_at(&self.etcd.url(), key)
+    }
+
+    /// The same at this server.
+    pub(crate) fn get_at(&self, url: &str, key: &str) -> Option<String> {
+        let told = done(self.run_etcdctl(url, &["get", "--print-value-only", key]))?;
         let text = told.strip_suffix('\n')?;
         Some(text.to_owned())
     }
@@ -99,7 +109,7 @@ impl World {
     pub(crate) fn fill(&self) {
         let much = "x".repeat(100_000);
         for _ in 0..1000 {
-            let told = self.run_etcdctl(&["put", "/other", &much]);
+            let told = self.run_etcdctl(&self.etcd.url(), &["put", "/other", &much]);
             if String::from_utf8_lossy(&told.stderr).contains("space exceeded") {
                 return;
             }
@@ -113,15 +123,13 @@ impl World {
     }
 
     pub(crate) fn try_etcdctl(&self, words: &[&str]) -> Option<String> {
-        let told = self.run_etcdctl(words);
-        let is_done = told.status.success();
-        is_done.then(|| String::from_utf8(told.stdout).unwrap())
+        done(self.run_etcdctl(&self.etcd.url(), words))
     }
 
-    fn run_etcdctl(&self, words: &[&str]) -> Output {
+    fn run_etcdctl(&self, url: &str, words: &[&str]) -> Output {
         let identity = self.etcd.identity();
         Command::new("etcdctl")
-            .arg(format!("--endpoints={}", self.etcd.url()))
+            .arg(format!("--endpoints={url}"))
             .arg("--cert")
             .arg(&identity)
             .arg("--key")
@@ -132,6 +140,26 @@ impl World {
             .env("ETCDCTL_API", "3")
             .output()
             .expect("etcdctl: on Debian `apt install etcd-client` brings it")
+    }
+
+    /// Ends etcd and starts it anew on what `etcdctl snapshot save` has written into this file.
+    pub(crate) fn restore(&mut self, snapshot: &Path) {
+        self.signal(Signal::SIGKILL);
+        while self.state_of_etcd() != 'Z' {
+            std::thread::yield_now();
+        }
+        let data = self.etcd.data();
+        fs::remove_dir_all(&data).unwrap();
+        let of_member = Command::new("etcdctl")
+            .args(["snapshot", "restore"])
+            .arg(snapshot)
+            .arg("--data-dir")
+            .arg(&data)
+            .env("ETCDCTL_API", "3")
+            .output()
+            .unwrap();
+        assert!(of_member.status.success(), "{of_member:?}");
+        self.etcd.restart().unwrap();
     }
 
     /// What an operator does with a full etcd.
@@ -161,6 +189,11 @@ impl World {
             .next()
             .unwrap()
     }
+}
+
+fn done(told: Output) -> Option<String> {
+    let is_done = told.status.success();
+    is_done.then(|| String::from_utf8(told.stdout).unwrap())
 }
 
 /// A node that reports one arena, and grants nothing.
@@ -242,7 +275,7 @@ pub(crate) async fn until_placed(client: &Node, nodes: &[NodeId]) {
     until_async("other candidates", is_placed).await;
 }
 
-/// Waits until `it` returns a value; fails after one minute, with the name `what`.
+/// Waits until `it` returns a value; fails after [`PATIENCE`], with the name `what`.
 pub(crate) async fn until<T>(what: &str, mut it: impl FnMut() -> Option<T>) -> T {
     until_async(what, async || it()).await
 }

@@ -1,4 +1,4 @@
-//! NODE_REPORT, NODE_LIST, and the redirect of a LEASE_ALLOC.
+//! NODE_REPORT, NODE_LIST, NODE_FORGET, and the redirect of a LEASE_ALLOC.
 
 use LeaseError::{InvalidArgs, InvalidIntent, Malformed};
 use fabricbios_wire::*;
@@ -41,6 +41,15 @@ fn node(inventory: ResourceInventory, labels: &[&str]) -> FleetNode {
     }
 }
 
+fn away(number: u8, labels: &[&str]) -> AwayNode {
+    AwayNode {
+        node_id: NodeId([number; 32]),
+        endpoint: endpoint(number),
+        last_seen_unix_ms: 1_800_000_000_002,
+        labels: labels.iter().map(|it| (*it).to_owned()).collect(),
+    }
+}
+
 /// An inventory of this many bytes. A tag that no version knows fills it, so no encoder writes it.
 fn inventory_of(length: usize) -> Vec<u8> {
     let plain = encode_structured(&nothing()).unwrap_or_default();
@@ -67,6 +76,7 @@ pub(crate) fn requests(c: &mut Vec<Case>) {
     request(c, "node_report_empty", "NODE_REPORT over IPv6, no resources", v6);
     request(c, "node_list_first", "NODE_LIST from the start", Request::NodeList(NodeId([0; 32])));
     request(c, "node_list_next", "NODE_LIST, next page", Request::NodeList(samples::NODE));
+    request(c, "node_forget", "NODE_FORGET", Request::NodeForget(samples::NODE));
     let bytes = report_of(endpoint(7), &inventory_of(REPORT_BYTES_MAX));
     let read = report(9, endpoint(7), nothing());
     c.push(Case {
@@ -120,6 +130,8 @@ pub(crate) fn bad_requests(c: &mut Vec<Case>) {
     let unknown = [&plain[..44], &[0; 10], &counted(&tlv(0x0B03, &[1; 16]))].concat();
     add("report_extension", "0x0B03 without a class", report_of(endpoint(7), &unknown), InvalidIntent);
     add("list_cut", "NODE_LIST with 31 bytes", frame(0, LIST, &[1; 31]), Malformed);
+    let forget = MessageType::NodeForget as u16;
+    add("forget_cut", "NODE_FORGET with 31 bytes", frame(0, forget, &[1; 31]), Malformed);
     add("list_long", "NODE_LIST with 33 bytes", frame(0, LIST, &[1; 33]), Malformed);
 }
 
@@ -143,13 +155,16 @@ pub(crate) fn answers(c: &mut Vec<Case>) {
     let labels = ["rack=r-7", "zone=a"];
     let page = FleetPage {
         nodes: vec![node(samples::inventory(), &labels), node(other, &[])],
+        away: vec![away(9, &["rack=r-9"]), away(10, &[])],
         next: Some(last),
     };
+    answer(c, "node_forget", "NODE_FORGET is done", M::NodeForget, Reply::Forgotten);
     answer(c, "node_list", "NODE_LIST, more to come", M::NodeList, Reply::Nodes(page));
     answer(c, "node_list_empty", "NODE_LIST, no nodes", M::NodeList, Reply::Nodes(FleetPage::default()));
     let label = format!("a={}", "b".repeat(LABEL_BYTES_MAX - 2));
     let page = FleetPage {
         nodes: vec![node(nothing(), &[label.as_str(); LABELS_MAX])],
+        away: vec![away(9, &[label.as_str(); LABELS_MAX])],
         next: None,
     };
     answer(c, "node_list_labels", "NODE_LIST, sixteen of the longest labels", M::NodeList, Reply::Nodes(page));
@@ -212,11 +227,21 @@ pub(crate) fn bad_pages(c: &mut Vec<Case>) {
         bad(c, &name, Kind::Answer(asked(MessageType::NodeList)), about, bytes, error);
     };
     let one = |endpoint: Endpoint, labels: &[u8], inventory: &[u8]| {
-        [&[0, 0, 1][..], &[7; 32], &place(endpoint), &[0; 8], labels, inventory].concat()
+        [&[0, 0, 1][..], &[7; 32], &place(endpoint), &[0; 8], labels, inventory, &[0, 0]].concat()
     };
     let (plain, no_labels) = (counted(&inventory_of(100)), [0, 0]);
     let whole = one(endpoint(7), &no_labels, &plain);
-    add("presence_2", "2 for a next id", &[2, 0, 0], InvalidArgs);
+    let gone = |count: u16, endpoint: Endpoint, labels: &[u8]| {
+        [&[0, 0, 0][..], &count.to_be_bytes(), &[7; 32], &place(endpoint), &[0; 8], labels].concat()
+    };
+    add("presence_2", "2 for a next id", &[2, 0, 0, 0, 0], InvalidArgs);
+    add("no_away", "no number of members that are away", &[0, 0, 0], Malformed);
+    add("away_257", "more members away than a page has", &[0, 0, 0, 1, 1], Malformed);
+    add("away_fewer", "two members away, of which one is there", &gone(2, endpoint(7), &[0, 0]), Malformed);
+    add("away_labels", "labels that are not there", &gone(1, endpoint(7), &[0, 1]), Malformed);
+    for (name, about, endpoint) in wildcards() {
+        add(&format!("away_{name}"), about, &gone(1, endpoint, &[0, 0]), InvalidArgs);
+    }
     add("next_cut", "31 bytes of a next id", &[&[1][..], &[1; 31]].concat(), Malformed);
     add("count_257", "more nodes than a page has", &[0, 1, 1], Malformed);
     add("count_256", "nodes that are not there", &[0, 1, 0], Malformed);

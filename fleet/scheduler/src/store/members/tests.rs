@@ -50,7 +50,7 @@ fn a_member_is_written_once_and_stays_when_it_is_away() {
         (due.mod_revision, &due.record),
         (0, &record(1, 1_000, 1_000))
     );
-    assert_eq!(members.written(due, 5), Some(News::Known(node(1))));
+    assert_eq!(members.written(due, 5), Some(Became::Known(node(1))));
     assert_eq!(members.next_write(), None);
     // Its own put, which the watch tells too, is no news.
     assert_eq!(
@@ -82,14 +82,14 @@ fn a_node_that_came_and_left_while_etcd_was_away_is_written_afterwards() {
 fn a_wiped_etcd_is_filled_again_by_who_reports() {
     let mut members = Members::default();
     let away = (node(2), 9, record(2, 1, 1).to_bytes());
-    assert_eq!(members.take_all(vec![away]), [News::Known(node(2))]);
+    assert_eq!(members.take_all(vec![away]), [Became::Known(node(2))]);
     members.change(node(1), reports(1, 1_000));
     assert_eq!(write(&mut members, 10).len(), 1);
     let mut forgotten = members.take_all(Vec::new());
     forgotten.sort_by_key(|it| format!("{it:?}"));
     assert_eq!(
         forgotten,
-        [News::Forgotten(node(1)), News::Forgotten(node(2))]
+        [Became::Forgotten(node(1)), Became::Forgotten(node(2))]
     );
     assert_eq!(write(&mut members, 2), [record(1, 1_000, 1_000)]);
     // A lower revision than before is the truth of the new etcd.
@@ -104,9 +104,15 @@ fn a_deleted_record_is_forgotten_and_comes_back_if_its_node_reports() {
     members.change(node(1), reports(1, 1_000));
     write(&mut members, 5);
     members.put(node(2), 6, &record(2, 1, 1).to_bytes());
-    assert_eq!(members.deleted(node(2), 7), Some(News::Forgotten(node(2))));
+    assert_eq!(
+        members.deleted(node(2), 7),
+        Some(Became::Forgotten(node(2)))
+    );
     assert_eq!(members.next_write(), None);
-    assert_eq!(members.deleted(node(1), 8), Some(News::Forgotten(node(1))));
+    assert_eq!(
+        members.deleted(node(1), 8),
+        Some(Became::Forgotten(node(1)))
+    );
     assert_eq!(write(&mut members, 9).len(), 1);
     // The deletion of revision 8 once more, after what was written at 9.
     assert_eq!(members.deleted(node(1), 8), None);
@@ -123,7 +129,7 @@ fn garbage_is_replaced_and_a_later_version_never_is() {
     }
     let due = members.next_write().unwrap();
     assert_eq!((due.id, due.mod_revision), (node(1), 3));
-    assert_eq!(members.written(due, 5), Some(News::Known(node(1))));
+    assert_eq!(members.written(due, 5), Some(Became::Known(node(1))));
     assert_eq!(members.next_write(), None);
     // One that a newer scheduler has written meanwhile.
     members.change(node(3), reports(3, 1_000));
@@ -132,7 +138,7 @@ fn garbage_is_replaced_and_a_later_version_never_is() {
     assert_eq!(members.next_write(), None);
     // A record that cannot be read any more is no member that is known.
     let gone = members.put(node(1), 7, &later);
-    assert_eq!(gone, Some(News::Forgotten(node(1))));
+    assert_eq!(gone, Some(Became::Forgotten(node(1))));
 }
 
 #[test]
