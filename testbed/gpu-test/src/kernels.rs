@@ -1,11 +1,12 @@
 //! Kernels whose results the CPU checks.
 
 use anyhow::Result;
-use fabricbios_client::{Argument, GpuSession};
+use fabricbios_client::{Argument, GpuModule, GpuSession};
 
 use crate::{Arguments, node::Daemon, report::Report, scenarios::lease};
 
 /// PTX of the kernels; the stand-ins know them by name.
+pub(crate) const SPIN: &[u8] = include_bytes!("../../stand-ins/ptx/spin.ptx");
 const VECTOR_ADD: &[u8] = include_bytes!("../../stand-ins/ptx/vector_add.ptx");
 const MATMUL: &[u8] = include_bytes!("../../stand-ins/ptx/matmul_tiled.ptx");
 
@@ -37,8 +38,20 @@ pub(crate) fn vector_add(_: &Arguments, daemon: &mut Daemon, report: &mut Report
     const COUNT: u32 = 1_000_003;
     let lease = lease(&daemon.tenant("blue")?, 60)?;
     let session = GpuSession::new(&lease)?;
-    let (a, b) = (numbers(COUNT, 1), numbers(COUNT, 2));
-    let length = u64::from(COUNT) * 4;
+    let is_right = adds(&session, COUNT, 0)?;
+    report.check(
+        "vector add: as on the CPU",
+        is_right,
+        format!("{COUNT} numbers"),
+    );
+    lease.free()?;
+    Ok(())
+}
+
+/// Whether a session adds two vectors as the CPU does, after a kernel that runs for so many cycles.
+pub(crate) fn adds(session: &GpuSession, count: u32, cycles: u64) -> Result<bool> {
+    let (a, b) = (numbers(count, 1), numbers(count, 2));
+    let length = u64::from(count) * 4;
     let [first, second, sum] = [
         session.mem_alloc(length)?,
         session.mem_alloc(length)?,
@@ -47,16 +60,17 @@ pub(crate) fn vector_add(_: &Arguments, daemon: &mut Daemon, report: &mut Report
     session.mem_write(&first, 0, &bytes_of(&a))?;
     session.mem_write(&second, 0, &bytes_of(&b))?;
     let module = session.module_load(VECTOR_ADD)?;
+    let _spin = spin(session, cycles)?;
     let arguments = [
         Argument::Memory(&first),
         Argument::Memory(&second),
         Argument::Memory(&sum),
-        Argument::from(COUNT),
+        Argument::from(count),
     ];
     session.launch(
         &module,
         "vector_add",
-        [COUNT.div_ceil(256), 1, 1],
+        [count.div_ceil(256), 1, 1],
         [256, 1, 1],
         0,
         &arguments,
@@ -65,13 +79,17 @@ pub(crate) fn vector_add(_: &Arguments, daemon: &mut Daemon, report: &mut Report
     let mut got = vec![0; usize::try_from(length)?];
     session.mem_read(&sum, 0, &mut got)?;
     let expected: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
-    report.check(
-        "vector add: as on the CPU",
-        numbers_of(&got) == expected,
-        format!("{COUNT} numbers"),
-    );
-    lease.free()?;
-    Ok(())
+    Ok(numbers_of(&got) == expected)
+}
+
+/// Queues a kernel that runs for so many cycles of the device; the stand-ins count them as nanoseconds. u64::MAX: for
+/// ever. Returns its module, whose unloading waits for the kernel.
+#[must_use = "the session waits for the kernel when the module is dropped"]
+pub(crate) fn spin(session: &GpuSession, cycles: u64) -> Result<GpuModule> {
+    let module = session.module_load(SPIN)?;
+    let arguments = [Argument::from(cycles)];
+    session.launch(&module, "spin", [1; 3], [1; 3], 0, &arguments)?;
+    Ok(module)
 }
 
 /// The product of two matrices, in tiles of shared memory.

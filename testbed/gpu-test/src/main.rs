@@ -3,11 +3,15 @@
 //! LD_LIBRARY_PATH it runs the same scenarios on them, and reports that.
 
 mod bare;
+mod faults;
 mod kernels;
 mod node;
 mod plain;
+mod program;
+mod programs;
 mod report;
 mod scenarios;
+mod shared;
 mod speed;
 mod tenants;
 
@@ -45,6 +49,9 @@ fn main() -> ExitCode {
     }
     if env::args().nth(1).as_deref() == Some(bare::SUBCOMMAND) {
         return bare::main();
+    }
+    if env::args().nth(1).as_deref() == Some(program::SUBCOMMAND) {
+        return program::main();
     }
     let arguments = Arguments::parse();
     let mut report = Report::default();

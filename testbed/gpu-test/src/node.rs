@@ -1,16 +1,17 @@
 //! The daemon under test, and identities of its tenants.
 
 use std::{
-    env, fs,
-    io::{BufRead, BufReader},
-    os::unix::fs::MetadataExt,
+    env,
+    fs::{self, Permissions},
+    io::{BufRead, BufReader, ErrorKind},
+    os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
 use anyhow::{Context, Result, bail};
 use fabricbios_client::{Identity, Node};
-use fabricbios_wire::{IssueRequest, Reply, Request, Role};
+use fabricbios_wire::{IssueRequest, LeaseId, Reply, Request, Role};
 use nix::{
     mount::{MsFlags, mount},
     sched::{CloneFlags, unshare},
@@ -21,6 +22,7 @@ use nix::{
     unistd::Pid,
 };
 use rcgen::{CertificateParams, KeyPair};
+use serde_json::Value;
 use tempfile::TempDir;
 
 /// The subcommands of the daemon.
@@ -34,12 +36,17 @@ pub(crate) const SUBCOMMANDS: [&str; 7] = [
     "cdi-hook",
 ];
 
+/// The user of this machine who belongs to the tenant blue. No account has this number.
+pub(crate) const BLUES_UID: u32 = 0x3fff_fff0;
+
 /// A running daemon, with a state directory of its own.
 pub(crate) struct Daemon {
     child: Child,
     directory: TempDir,
+    /// The directory of the local socket, which users may pass.
+    open: TempDir,
     /// The CDI specifications for container engines, in a tmpfs: /run is no tmpfs on every machine.
-    _specifications: TempDir,
+    specifications: TempDir,
     address: String,
     /// The first digits of the node's id.
     digits: String,
@@ -49,12 +56,24 @@ impl Daemon {
     /// Starts the daemon and waits until it is ready.
     pub(crate) fn start(share_mode: &str) -> Result<Self> {
         let directory = TempDir::new()?;
+        let open = TempDir::new()?;
+        fs::set_permissions(open.path(), Permissions::from_mode(0o755))?;
         let specifications = TempDir::new_in("/dev/shm")?;
-        let (child, address, digits) = spawn(directory.path(), specifications.path(), share_mode)?;
+        let mut command = Command::new(env::current_exe()?);
+        command
+            .args(["control-server", "--listen", "127.0.0.1:0", "--gpus", "all"])
+            .args(["--gpu-share-mode", share_mode])
+            .args(["--tenant-uid", &format!("blue={BLUES_UID}")])
+            .arg("--local-socket")
+            .arg(socket_in(&open))
+            .arg("--cdi-dir")
+            .arg(specifications.path());
+        let (child, address, digits) = spawn(command, directory.path())?;
         Ok(Self {
             child,
             directory,
-            _specifications: specifications,
+            open,
+            specifications,
             address,
             digits,
         })
@@ -78,7 +97,28 @@ impl Daemon {
 
     /// The path of the local socket.
     pub(crate) fn local_socket(&self) -> PathBuf {
-        self.directory.path().join("local").join("socket")
+        socket_in(&self.open)
+    }
+
+    /// The specification of a lease for container engines, if the node offers programs and containers.
+    pub(crate) fn specification(&self, lease: LeaseId) -> Result<Option<Value>> {
+        let name = format!("fabricbios-{lease}.json");
+        match fs::read(self.specifications.path().join(name)) {
+            Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The control group of the node's leases.
+    pub(crate) fn cgroup(&self) -> Result<PathBuf> {
+        let at = self.records().join("gpu/cgroup");
+        let text = fs::read_to_string(&at).with_context(|| at.display().to_string())?;
+        Ok(text.into())
+    }
+
+    fn records(&self) -> PathBuf {
+        PathBuf::from(format!("/run/fabricbios-{}", self.digits))
     }
 
     /// A connection of a tenant; a new tenant gets an identity first.
@@ -125,33 +165,26 @@ impl Drop for Daemon {
         self.signal(Signal::SIGTERM).ok();
         self.child.wait().ok();
         // The node has no leases any more and is not started again. Its records name the cgroup.
-        let records = PathBuf::from(format!("/run/fabricbios-{}", self.digits));
-        if let Ok(cgroup) = fs::read_to_string(records.join("gpu/cgroup")) {
+        if let Ok(cgroup) = self.cgroup() {
             fs::remove_dir(cgroup).ok();
         }
-        fs::remove_dir_all(records).ok();
+        fs::remove_dir_all(self.records()).ok();
     }
 }
 
-fn spawn(
-    directory: &Path,
-    specifications: &Path,
-    share_mode: &str,
-) -> Result<(Child, String, String)> {
+fn socket_in(open: &TempDir) -> PathBuf {
+    open.path().join("local/socket")
+}
+
+fn spawn(mut command: Command, directory: &Path) -> Result<(Child, String, String)> {
     let log = fs::OpenOptions::new()
         .create(true)
         .append(true)
         .open(directory.join("log"))?;
-    let mut child = Command::new(env::current_exe()?)
+    let mut child = command
         .envs(gpu_root(&directory.join("gpus"))?.map(|it| ("FABRICBIOS_GPU_ROOT", it)))
-        .args(["control-server", "--listen", "127.0.0.1:0", "--gpus", "all"])
-        .args(["--gpu-share-mode", share_mode])
         .arg("--state-dir")
         .arg(directory.join("state"))
-        .arg("--local-socket")
-        .arg(directory.join("local").join("socket"))
-        .arg("--cdi-dir")
-        .arg(specifications)
         .stdout(Stdio::piped())
         .stderr(log)
         .spawn()?;
@@ -234,7 +267,8 @@ pub(crate) fn keep_nodes() -> Result<bool> {
     Ok(true)
 }
 
-fn is_on_stand_ins() -> bool {
+/// Stand-ins are in the place of the vendors' libraries.
+pub(crate) fn is_on_stand_ins() -> bool {
     env::var_os("FABRICBIOS_STAND_IN_DIR").is_some()
 }
 

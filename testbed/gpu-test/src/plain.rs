@@ -10,8 +10,10 @@ use nix::{
     unistd::ftruncate,
 };
 
-use crate::{bare::Times, scenarios::SPIN, tenants::PATTERN};
+use crate::{bare::Times, kernels::SPIN, tenants::PATTERN};
 
+/// PTX of a kernel that fills memory with a number.
+const FILL: &[u8] = include_bytes!("../../stand-ins/ptx/fill.ptx");
 /// Most bytes that this program leaves on the device.
 const LEFT_BYTES_MAX: u64 = 256 << 20;
 /// One look per this many bytes.
@@ -60,6 +62,33 @@ pub(crate) fn measure(context: &Context, bytes: u64, rounds: usize) -> Result<Ti
     }
     context.free(address)?;
     Ok(times)
+}
+
+/// Whether a kernel fills memory with a number.
+pub(crate) fn computes(context: &Context) -> Result<bool> {
+    const WORD: u32 = 0x0102_0304;
+    const COUNT: u32 = 1024;
+    let bytes = COUNT as usize * 4;
+    let at = context.allocate(bytes as u64)?;
+    let module = Arc::new(Module::load(context, &Image::of(FILL.to_vec()))?);
+    let kernel = module.kernel("fill")?;
+    let mut arguments = Arguments::default();
+    arguments.set(&[
+        at.to_ne_bytes().to_vec(),
+        WORD.to_ne_bytes().to_vec(),
+        COUNT.to_ne_bytes().to_vec(),
+    ]);
+    let shape = Shape {
+        grid: [COUNT / 256, 1, 1],
+        block: [256, 1, 1],
+        shared_bytes: 0,
+    };
+    let mut stream = Stream::new(context, bytes)?;
+    stream.launch(&kernel, shape, &mut arguments)?;
+    stream.begin_fetch(at, bytes)?;
+    let is_right = stream.fetched(bytes)? == WORD.to_ne_bytes().repeat(COUNT as usize);
+    context.free(at)?;
+    Ok(is_right)
 }
 
 /// Fills memory with the pattern and keeps it: the process ends with it. Returns its bytes.

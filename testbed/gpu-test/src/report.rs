@@ -1,6 +1,6 @@
 //! The results.
 
-use std::process::ExitCode;
+use std::{collections::BTreeSet, process::ExitCode};
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Report {
     /// The devices, as the vendor's library names them.
-    pub(crate) devices: Vec<String>,
+    devices: BTreeSet<String>,
     checks: Vec<Check>,
     figures: Vec<Figure>,
     /// Limits of this machine that lowered the reached rung.
@@ -33,6 +33,11 @@ struct Figure {
 }
 
 impl Report {
+    /// Notes a device by the name that the vendor's library gives it.
+    pub(crate) fn on(&mut self, device: &str) {
+        self.devices.insert(device.to_owned());
+    }
+
     /// Records a check and prints it at once. Returns whether it holds.
     pub(crate) fn check(&mut self, name: &str, holds: bool, detail: impl ToString) -> bool {
         let detail = detail.to_string();
@@ -89,10 +94,11 @@ impl Report {
             }
         }
         let failed = self.checks.iter().filter(|it| !it.passed).count();
+        let devices: Vec<&str> = self.devices.iter().map(String::as_str).collect();
         eprintln!(
             "gpu-test: {} ok, {failed} failed, on {}",
             self.checks.len() - failed,
-            self.devices.join(", ")
+            devices.join(", ")
         );
         match failed == 0 && !self.checks.is_empty() {
             true => ExitCode::SUCCESS,

@@ -5,11 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use fabricbios_client::{
-    Argument, GpuBuilder, GpuLease, GpuSession, Node,
+    GpuBuilder, GpuLease, GpuSession, Node,
     wire::{
-        GPU_CUDA, GpuExclusivityClass, InventoryForm, LeasePhase, Reply, Request, ResourceInventory,
+        GPU_CUDA, GpuExclusivityClass, GpuInfo, InventoryForm, LeaseId, LeasePhase, Reply, Request,
+        ResourceInventory, health::OK,
     },
 };
 use nix::{
@@ -18,14 +19,13 @@ use nix::{
 };
 
 use crate::{
-    Arguments, kernels,
+    Arguments, faults,
+    kernels::{self, spin},
     node::{Daemon, keep_nodes},
+    programs,
     report::Report,
-    speed, tenants,
+    shared, speed, tenants,
 };
-
-/// PTX of a kernel that runs for the number of cycles in its argument.
-pub(crate) const SPIN: &[u8] = include_bytes!("../../stand-ins/ptx/spin.ptx");
 
 /// Long enough for the wipe of a device on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -35,26 +35,66 @@ const WARNINGS: usize = 3;
 
 type Scenario = fn(&Arguments, &mut Daemon, &mut Report) -> Result<()>;
 
-const SCENARIOS: [(&str, Scenario); 8] = [
-    ("discovery", discovery),
-    ("vector_add", kernels::vector_add),
-    ("matrix", kernels::matrix),
-    ("two_tenants", tenants::two_tenants),
-    ("reconnect", tenants::reconnect),
-    ("expiry_in_a_launch", expiry_in_a_launch),
-    ("worker_that_stops", worker_that_stops),
-    ("speed", speed::measure),
+/// For each share mode of the node its scenarios.
+const SCENARIOS: [(&str, &[(&str, Scenario)]); 2] = [
+    (
+        "exclusive",
+        &[
+            ("discovery", discovery),
+            ("vector_add", kernels::vector_add),
+            ("matrix", kernels::matrix),
+            ("two_tenants", tenants::two_tenants),
+            ("reconnect", tenants::reconnect),
+            ("expiry_in_a_launch", expiry_in_a_launch),
+            ("worker_that_stops", worker_that_stops),
+            ("fault", faults::alone),
+            ("program", programs::program),
+            ("container", programs::container),
+            ("speed", speed::measure),
+        ],
+    ),
+    (
+        "fractional",
+        &[
+            ("shared", shared::two_at_once),
+            ("shared_ends", shared::ends),
+            ("shared_fault", faults::beside_another),
+        ],
+    ),
 ];
 
 /// Runs the requested scenarios.
 pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<()> {
     let has_own_nodes = keep_nodes()?;
-    let mut daemon = Daemon::start("exclusive")?;
-    for (name, scenario) in SCENARIOS {
-        let is_wanted = arguments.only.is_empty() || arguments.only.iter().any(|it| it == name);
-        if !is_wanted {
-            continue;
+    for (share_mode, scenarios) in SCENARIOS {
+        let is_wanted = |name| arguments.only.is_empty() || arguments.only.contains(&name);
+        let mut wanted = scenarios.iter().filter(|it| is_wanted(it.0.to_owned()));
+        if let Some(first) = wanted.next() {
+            run_in(
+                share_mode,
+                [first].into_iter().chain(wanted),
+                arguments,
+                report,
+            )?;
         }
+    }
+    if has_own_nodes {
+        report.limit(
+            "the driver was loaded without NVreg_ModifyDeviceFiles=0: the node had device nodes of its own",
+        );
+    }
+    Ok(())
+}
+
+/// Runs scenarios with a node of this share mode.
+fn run_in<'a>(
+    share_mode: &str,
+    scenarios: impl Iterator<Item = &'a (&'a str, Scenario)>,
+    arguments: &Arguments,
+    report: &mut Report,
+) -> Result<()> {
+    let mut daemon = Daemon::start(share_mode)?;
+    for (name, scenario) in scenarios {
         eprintln!("== {name}");
         if let Err(error) = scenario(arguments, &mut daemon, report) {
             report.failed(name, &format!("{error:#}"));
@@ -63,6 +103,7 @@ pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<()> {
             for line in warnings.take(WARNINGS) {
                 eprintln!("   the daemon: {line}");
             }
+            end_leases(&daemon).unwrap_or_else(|error| eprintln!("   its leases: {error:#}"));
         }
     }
     for line in daemon
@@ -72,35 +113,61 @@ pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<()> {
     {
         report.limit(line);
     }
-    if has_own_nodes {
-        report.limit(
-            "the driver was loaded without NVreg_ModifyDeviceFiles=0: the node had device nodes of its own",
-        );
-    }
     daemon.signal(Signal::SIGTERM)?;
     let ended_well = daemon.wait()?;
-    report.check("the daemon ends with nothing left", ended_well, "");
+    report.check("the daemon ends with nothing left", ended_well, share_mode);
+    Ok(())
+}
+
+/// Ends what a scenario that broke off has left, so that the next one need not wait for the end of its terms.
+fn end_leases(daemon: &Daemon) -> Result<()> {
+    let node = daemon.operator()?;
+    let (after, ended) = (LeaseId(0), false);
+    if let Reply::Leases(page) = node.call(Request::LeaseList { after, ended })? {
+        for lease in page.leases {
+            node.call(Request::LeaseRevoke(lease.lease_id))?;
+        }
+    }
     Ok(())
 }
 
 /// Leases the first GPU that accepts PTX. After an earlier lease the GPU is wiped first, so this may take a while.
 pub(crate) fn lease(node: &Node, secs: u32) -> Result<GpuLease> {
+    let gpu = gpu(node)?;
+    let class = GpuExclusivityClass::DeviceExclusive;
+    granted(|| request(node, &gpu, class, 1 << 20, secs))
+}
+
+/// The first GPU that accepts PTX.
+pub(crate) fn gpu(node: &Node) -> Result<GpuInfo> {
     let gpus = inventory(node)?.gpus;
-    let gpu = gpus.iter().find(|gpu| gpu.flags & GPU_CUDA != 0);
-    let gpu = gpu.context("no GPU of NVIDIA, and the kernels of this test are PTX")?;
-    let ask = || {
-        GpuBuilder::new()
-            .on(node)
-            .resource(gpu.resource_id)
-            .min_vram(1 << 20)
-            .exclusivity(GpuExclusivityClass::DeviceExclusive)
-            .lease_secs(secs)
-            .auto_renew(false)
-            .acquire()
-    };
+    let mut of_nvidia = gpus.into_iter().filter(|gpu| gpu.flags & GPU_CUDA != 0);
+    let gpu = of_nvidia.next();
+    gpu.context("no GPU of NVIDIA, and the kernels of this test are PTX")
+}
+
+/// Requests a lease.
+pub(crate) fn request(
+    node: &Node,
+    gpu: &GpuInfo,
+    class: GpuExclusivityClass,
+    bytes: u64,
+    secs: u32,
+) -> GpuBuilder {
+    GpuBuilder::new()
+        .on(node)
+        .resource(gpu.resource_id)
+        .min_vram(bytes)
+        .exclusivity(class)
+        .lease_secs(secs)
+        .auto_renew(false)
+}
+
+/// The lease of a request, which is repeated until the node grants it.
+pub(crate) fn granted(request: impl Fn() -> GpuBuilder) -> Result<GpuLease> {
     let until = Instant::now() + PATIENCE;
     loop {
-        match ask() {
+        match request().acquire() {
             Ok(lease) => return Ok(lease),
             Err(error) if Instant::now() > until => return Err(error.into()),
             Err(_) => thread::sleep(Duration::from_millis(5)),
@@ -108,10 +175,24 @@ pub(crate) fn lease(node: &Node, secs: u32) -> Result<GpuLease> {
     }
 }
 
+/// Records whether the device can go on: it is healthy and not fenced.
+pub(crate) fn check_device(name: &str, daemon: &Daemon, report: &mut Report) -> Result<()> {
+    let node = daemon.operator()?;
+    let health = gpu(&node)?.health;
+    let Reply::Fences(fences) = node.call(Request::FenceList)? else {
+        bail!("the node answers a request for its fences with something else");
+    };
+    let log = daemon.log();
+    let mut told = log.lines().filter(|it| it.contains("health of a GPU"));
+    let detail = format!("health {health}, fences {fences:?}, {:?}", told.next_back());
+    report.check(name, health == OK && fences.is_empty(), detail);
+    Ok(())
+}
+
 pub(crate) fn inventory(node: &Node) -> Result<ResourceInventory> {
     match node.call(Request::GetInventory(InventoryForm::Structured))? {
         Reply::Inventory(inventory) => Ok(inventory),
-        other => anyhow::bail!("no inventory: {other:?}"),
+        other => bail!("no inventory: {other:?}"),
     }
 }
 
@@ -129,7 +210,7 @@ fn discovery(_: &Arguments, daemon: &mut Daemon, report: &mut Report) -> Result<
     );
     let lease = lease(&node, 60)?;
     let session = GpuSession::new(&lease)?;
-    report.devices.push(session.info().device.clone());
+    report.on(&session.info().device);
     report.check("a session opens", session.id() != 0, &session.info().device);
     session.close()?;
     lease.free()?;
@@ -141,15 +222,7 @@ fn expiry_in_a_launch(_: &Arguments, daemon: &mut Daemon, report: &mut Report) -
     // Long enough for a worker to start, open the device and compile.
     let short = lease(&tenant, 10)?;
     let session = GpuSession::new(&short)?;
-    let module = session.module_load(SPIN)?;
-    session.launch(
-        &module,
-        "spin",
-        [1; 3],
-        [1; 3],
-        0,
-        &[Argument::from(u64::MAX)],
-    )?;
+    let _spin = spin(&session, u64::MAX)?;
     let until = Instant::now() + short.remaining();
     let synced = session.sync();
     let late = Instant::now().saturating_duration_since(until);

@@ -7,12 +7,7 @@ use fabricbios_client::{
     Argument, GpuLease, GpuMemory, GpuSession, LocalOptions, wire::GPU_MODULE_BYTES_MAX,
 };
 
-use crate::{
-    Arguments, bare,
-    node::Daemon,
-    report::Report,
-    scenarios::{SPIN, lease},
-};
+use crate::{Arguments, bare, kernels::SPIN, node::Daemon, report::Report, scenarios::lease};
 
 /// Compares copies over the local socket with shared memory with the bare driver, copies over the network with copies
 /// of the same bytes over the same connection that reach no device, and launches with the bare driver.

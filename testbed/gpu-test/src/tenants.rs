@@ -6,13 +6,14 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use fabricbios_client::{Argument, Error, GpuBuilder, GpuLease, GpuSession};
+use fabricbios_client::{Error, GpuBuilder, GpuLease, GpuMemory, GpuSession, wire::LeaseError};
 
 use crate::{
     Arguments, bare,
+    kernels::spin,
     node::Daemon,
     report::Report,
-    scenarios::{SPIN, lease, until_some},
+    scenarios::{lease, until_some},
 };
 
 /// The pattern that a tenant leaves on the device.
@@ -21,11 +22,11 @@ pub(crate) const PATTERN: [u8; 8] = *b"tenant1!";
 /// About a second on a GPU; the stand-ins count them as nanoseconds.
 const SPIN_CYCLES: u64 = 1_500_000_000;
 
-/// The second tenant reads all memory that it can get, and finds no byte of the first tenant.
-pub(crate) fn two_tenants(_: &Arguments, daemon: &mut Daemon, report: &mut Report) -> Result<()> {
-    const PIECE: u64 = 32 << 20;
-    let first = lease(&daemon.tenant("blue")?, 120)?;
-    let session = GpuSession::new(&first)?;
+/// Bytes of one buffer.
+const PIECE: u64 = 32 << 20;
+
+/// Fills memory of a session with the pattern: all that it can get, or `most` bytes. Returns the bytes and the buffers.
+pub(crate) fn fill(session: &GpuSession, most: u64) -> Result<(u64, Vec<GpuMemory>)> {
     let piece = PIECE.min(session.info().vram_bytes / 4);
     let pattern: Vec<u8> = PATTERN
         .iter()
@@ -35,7 +36,7 @@ pub(crate) fn two_tenants(_: &Arguments, daemon: &mut Daemon, report: &mut Repor
         .collect();
     let mut filled = 0;
     let mut pieces = Vec::new();
-    while filled < (2 << 30) {
+    while filled < most {
         let Ok(memory) = session.mem_alloc(piece) else {
             break;
         };
@@ -43,15 +44,37 @@ pub(crate) fn two_tenants(_: &Arguments, daemon: &mut Daemon, report: &mut Repor
         filled += piece;
         pieces.push(memory);
     }
-    let module = session.module_load(SPIN)?;
-    session.launch(
-        &module,
-        "spin",
-        [1; 3],
-        [1; 3],
-        0,
-        &[Argument::from(u64::MAX)],
-    )?;
+    Ok((filled, pieces))
+}
+
+/// Looks for the pattern in all memory that a session can get, or in `most` bytes. Returns the bytes and how often the
+/// pattern was there.
+pub(crate) fn search(session: &GpuSession, most: u64) -> Result<(u64, usize)> {
+    let piece = PIECE.min(session.info().vram_bytes / 4);
+    let (mut searched, mut found) = (0, 0);
+    let mut pieces = Vec::new();
+    let mut bytes = vec![0; usize::try_from(piece)?];
+    while searched < most {
+        let Ok(memory) = session.mem_alloc(piece) else {
+            break;
+        };
+        session.mem_read(&memory, 0, &mut bytes)?;
+        searched += piece;
+        found += bytes
+            .windows(PATTERN.len())
+            .filter(|it| *it == PATTERN)
+            .count();
+        pieces.push(memory);
+    }
+    Ok((searched, found))
+}
+
+/// The second tenant reads all memory that it can get, and finds no byte of the first tenant.
+pub(crate) fn two_tenants(_: &Arguments, daemon: &mut Daemon, report: &mut Report) -> Result<()> {
+    let first = lease(&daemon.tenant("blue")?, 120)?;
+    let session = GpuSession::new(&first)?;
+    let (filled, _pieces) = fill(&session, 2 << 30)?;
+    let _spin = spin(&session, u64::MAX)?;
     let waits = daemon.tenant("red")?;
     let refused = GpuBuilder::new()
         .on(&waits)
@@ -59,10 +82,9 @@ pub(crate) fn two_tenants(_: &Arguments, daemon: &mut Daemon, report: &mut Repor
         .min_vram(1)
         .patience(Duration::ZERO)
         .acquire();
-    let is_capacity = matches!(&refused, Err(Error::Refused(refusal)) if refusal.error.name() == "CapacityExceeded");
     report.check(
         "a second tenant on a held device: CapacityExceeded",
-        is_capacity,
+        is_capacity(refused.as_ref().err()),
         format!("{refused:?}"),
     );
     // The worker is killed in the middle of a kernel, so the worker itself wipes nothing.
@@ -76,21 +98,7 @@ pub(crate) fn two_tenants(_: &Arguments, daemon: &mut Daemon, report: &mut Repor
     );
     leftovers(&second, report)?;
     let session = GpuSession::new(&second)?;
-    let (mut searched, mut found) = (0, 0_usize);
-    let mut pieces = Vec::new();
-    let mut bytes = vec![0; usize::try_from(piece)?];
-    while let Ok(memory) = session.mem_alloc(piece) {
-        session.mem_read(&memory, 0, &mut bytes)?;
-        searched += piece;
-        found += bytes
-            .windows(PATTERN.len())
-            .filter(|it| *it == PATTERN)
-            .count();
-        pieces.push(memory);
-        if searched >= (8 << 30) {
-            break;
-        }
-    }
+    let (searched, found) = search(&session, 8 << 30)?;
     report.check(
         "the next tenant finds nothing of the first one's bytes",
         found == 0 && filled > 0 && searched >= filled,
@@ -114,6 +122,12 @@ pub(crate) fn two_tenants(_: &Arguments, daemon: &mut Daemon, report: &mut Repor
     );
     second.free()?;
     Ok(())
+}
+
+/// Whether a request was refused as CapacityExceeded.
+pub(crate) fn is_capacity(error: Option<&Error>) -> bool {
+    let refusal = error.and_then(Error::refusal);
+    refusal.is_some_and(|it| it.error == LeaseError::CapacityExceeded)
 }
 
 /// Plain processes see the memory as it is, whereas workers fill all memory that they hand out with zeros. No other
@@ -166,9 +180,7 @@ pub(crate) fn reconnect(_: &Arguments, daemon: &mut Daemon, report: &mut Report)
     let stranger = GpuLease::open(&daemon.tenant("red")?, lease.lease_id());
     report.check("and is not another tenant's", stranger.is_err(), "");
     // CUDA may wait for kernels before it gives a new stream its memory.
-    let module = attached.module_load(SPIN)?;
-    let cycles = [Argument::from(SPIN_CYCLES)];
-    attached.launch(&module, "spin", [1; 3], [1; 3], 0, &cycles)?;
+    let _spin = spin(&attached, SPIN_CYCLES)?;
     let began = Instant::now();
     GpuSession::attach(&again, id)?;
     let took = began.elapsed();
