@@ -9,6 +9,7 @@ mod churn;
 mod cpu;
 mod cycles;
 mod daemon;
+mod decision;
 mod ends;
 mod etcd;
 mod fbbu;
@@ -63,6 +64,8 @@ enum Bench {
     Python(python::Options),
     /// Operations of the lease table with a million idle leases against one with a thousand
     LeaseTable(lease_table::Options),
+    /// A scheduler's choice of nodes over 10,000 nodes that are nine tenths full, against 100 such nodes
+    Decision(decision::Options),
     /// Write the journal: the journal process of a node in this program
     #[command(hide = true)]
     Journal(journal::Arguments),
@@ -83,12 +86,13 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// The benches that need no guest and no Python package, by the names of their subcommands.
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 9] = [
     "fdatasync",
     "grant",
     "churn",
     "ends",
     "lease-table",
+    "decision",
     "fbmu",
     "fbbu-nbd",
     "strategy",
@@ -99,6 +103,7 @@ impl Bench {
         match self {
             Self::Fdatasync(options) => fdatasync::run(&options),
             Self::LeaseTable(options) => lease_table::run(&options),
+            Self::Decision(options) => decision::run(&options),
             Self::Fbmu(options) => fbmu::run(&options),
             Self::FbbuNbd(options) => fbbu::run(&options),
             Self::Strategy(options) => strategy::run(&options),
