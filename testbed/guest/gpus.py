@@ -23,6 +23,8 @@ NODE = ROOT / "dev/nvidia240"
 KMSG = (1, 11)
 GPU_NODES = {"nvidia240": KMSG, "nvidiactl": KMSG, "nvidia-uvm": KMSG, "kfd": (1, 12), "dri/renderD240": (1, 13)}
 PARTITIONS_MAX = 7
+# Of each device. The node wipes all of it after each lease, and a test reads all of it.
+MEMORY_BYTES = 16 << 20
 OWNED, NOT_OWNED = "ModifyDeviceFiles: 0", "ModifyDeviceFiles: 1"
 SHARED, SESSION, DEVICE = (["--exclusivity", name] for name in ("shared", "session", "device"))
 PATTERN = b"a tenant was here"
@@ -72,7 +74,7 @@ class GpuNode(Node):
     def __init__(self, *more, mode="exclusive", knobs=None, parameters=OWNED, **settings):
         self.stand_ins = pathlib.Path(tempfile.mkdtemp(prefix="stand-ins-"))
         self.stand_ins.chmod(0o1777)
-        for name, value in (knobs or {}).items():
+        for name, value in {"memory": MEMORY_BYTES, **(knobs or {})}.items():
             self.knob(name, value)
         machine(parameters)
         os.environ["FABRICBIOS_GPU_ROOT"] = str(ROOT)

@@ -1,9 +1,10 @@
 #!/usr/bin/python3
-# lab: one-vm disk=256M boots=3 timeout=300
+# lab: one-vm disk=256M boots=2,3 timeout=300
 # covers: nvmet pool fallback-udp node/src/kinds/block
 """A power cut under a connected client. After the boot, a lease that has not expired has its names, keys and bytes
 before the node prints READY; a lease that expired while the machine was off is gone, and its bytes cannot be found.
-After another boot with a clock that runs behind, nobody knows how long the machine was off, so the lease is over.
+After another boot with a clock that runs behind, nobody knows how long the machine was off, so the lease is over; this boot is in
+full length only.
 
 The first part of the disk holds a file system with the node's state and a pool; the rest of the disk is another pool, a
 raw device."""

@@ -26,7 +26,7 @@ WITHIN = ("ip", "netns", "exec", SPACE)
 TROUBLE = "loss 5% delay 2ms 1ms reorder 25% duplicate 2%"
 # If one exchange in ten is lost, a window that halves with each loss stays at about three requests on any machine: 64
 # MiB in pieces of 1,384 bytes would take about five minutes each way.
-BYTES_OF_MTU = {1500: length(8, 2) << 20, 9000: length(64, 16) << 20}
+BYTES_OF_MTU = {1500: length(8, 2) << 20, 9000: length(64, 8) << 20}
 BYTES = length(64, 24) << 20
 TRANSFER_SECS = 300
 COUNTERS = ("FragCreates", "FragOKs", "ReasmReqds", "ReasmFails")

@@ -76,7 +76,7 @@ def sessions(suite, node):
 
 def fractional(suite):
     """The rules of admission in fractional mode, and a killed worker among neighbours."""
-    with GpuNode(mode="fractional", knobs={"memory": 64 << 20}) as node:
+    with GpuNode(mode="fractional", knobs={"memory": 40 << 20}) as node:
         alice, bob, operator = node.tenant("alice"), node.tenant("bob"), node.operator
         nvidia = gpus(operator)["nvidia"]["resource_id"]
         with leased(alice, "16MiB", 600, resource=nvidia) as one:
@@ -175,6 +175,7 @@ def refusal(tenant, resource):
     return None
 
 
+@in_full_length
 def partitions(suite):
     """MIG partitions are resources of their own."""
     with GpuNode(knobs={"mig": 2}) as node:

@@ -44,8 +44,8 @@ def scrub(suite, node):
     # Missing memory is noticed at a look at the device, or at the latest when all of the memory is wiped.
     for knob, whys in (("short-scrub", ["could be wiped"]), *length((("lost", ["could be wiped", "have not come back"]),), ())):
         lease = until(lambda: leases_again(alice, nvidia), 60, "the device free again")
-        with filled(node, alice, lease, 16 << 20):
-            node.knob(knob, 8 << 20)
+        with filled(node, alice, lease, 2 << 20):
+            node.knob(knob, 4 << 20)
             alice.free(lease)
         fence = node.operator.wait_for_fence(90)
         suite.check(f"{knob}: FENCED with the reason", fence["resource_id"] == nvidia and any(it in fence["reason"] for it in whys),

@@ -81,7 +81,7 @@ def refusals(suite, node, clients, _):
         suite.equal("librpma with a used code", "rejected", second.ask(f"code {used}"))
         second.process.kill()
         second.process.wait()
-        count = length(5000, 300)
+        count = length(5000, 100)
         told = clients.cm("guess", count)
         suite.check("guessed codes are refused", told.startswith(f"{count} rejected: {REASON}"), f"{count} rejected", told)
         suite.equal("no queue pair was made for them", quiet["qp"], until(

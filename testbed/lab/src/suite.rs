@@ -35,6 +35,8 @@ pub struct Wants {
     pub disk_bytes: Option<u64>,
     /// How often the suite is run, each time in a guest that has just booted.
     pub boots: u32,
+    /// The same in full length.
+    pub full_boots: u32,
     /// The suite needs a guest of its own: it leaves things behind, on purpose or by a fault of the kernel.
     pub alone: bool,
     /// systemd is process 1 of the guest.
@@ -129,6 +131,7 @@ fn header(text: &str) -> Result<Wants> {
         timeout: TIMEOUT_DEFAULT,
         disk_bytes: None,
         boots: 1,
+        full_boots: 1,
         alone: false,
         igb: false,
         systemd: false,
@@ -138,7 +141,9 @@ fn header(text: &str) -> Result<Wants> {
         processors: None,
     };
     words.try_for_each(|word| wants.read(word))?;
-    if machines == Machines::Two && (wants.boots > 1 || wants.disk_bytes.is_some() || wants.igb) {
+    if machines == Machines::Two
+        && (wants.full_boots > 1 || wants.disk_bytes.is_some() || wants.igb)
+    {
         bail!("disk=, boots= and igb are for one-vm");
     }
     Ok(wants)
@@ -150,7 +155,7 @@ impl Wants {
     pub fn shares(&self) -> bool {
         self.machines == Machines::One
             && self.disk_bytes.is_none()
-            && self.boots == 1
+            && self.full_boots == 1
             && !self.alone
             && !self.igb
             && !self.systemd
@@ -182,9 +187,13 @@ impl Wants {
                     .context("numa= comes after smp= or topology=")?;
                 self.processors = Some(processors.in_nodes(u32::try_from(number(value)?)?)?);
             }
-            "boots" => self.boots = u32::try_from(number(value)?)?.max(1),
+            "boots" => {
+                let (short, full) = value.split_once(',').unwrap_or((value, value));
+                self.boots = u32::try_from(number(short)?)?.max(1);
+                self.full_boots = u32::try_from(number(full)?)?.max(self.boots);
+            }
             _ => bail!(
-                "`{word}`: timeout=SECONDS, disk=NUMBERM, boots=NUMBER, smp=NUMBER, topology=SxCxT, numa=NUMBER, \
+                "`{word}`: timeout=SECONDS, disk=NUMBERM, boots=NUMBER[,NUMBER], smp=NUMBER, topology=SxCxT, numa=NUMBER, \
                  alone, igb, systemd, quiet, clients or examples expected"
             ),
         }
@@ -236,6 +245,7 @@ mod tests {
             timeout: TIMEOUT_DEFAULT,
             disk_bytes: None,
             boots: 1,
+            full_boots: 1,
             alone: false,
             igb: false,
             systemd: false,
@@ -279,9 +289,12 @@ mod tests {
         let again = Wants {
             disk_bytes: Some(256 << 20),
             boots: 2,
+            full_boots: 2,
             ..plain
         };
         assert_eq!(header("# lab: one-vm boots=2 disk=256M\n").unwrap(), again);
+        let once_more = header("# lab: one-vm boots=2,3 disk=256M\n").unwrap();
+        assert_eq!((once_more.boots, once_more.full_boots), (2, 3));
         for wrong in [
             "",
             "# lab:\n",

@@ -7,7 +7,7 @@ use crate::suites::{GUEST_DIRECTORY, Kind, Suites};
 use anyhow::{Context, Result};
 use fabricbios_testbed::Layout;
 use fabricbios_testbed::suite::Suite;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -85,6 +85,7 @@ fn reached(
         steps.insert("pip".to_owned());
     }
     let coverage = Coverage::of(packages, suites);
+    let sources = Sources::read(layout)?;
     for kind in suites.kinds() {
         let is_reached = match kind {
             Kind::Rust(test) => tested.contains(test.package()),
@@ -93,7 +94,7 @@ fn reached(
                 let of_suites = |it: &&&Path| it.starts_with(GUEST_DIRECTORY);
                 let (guest, others): (Vec<&Path>, Vec<&Path>) = files.iter().partition(of_suites);
                 let is_source = !guest.is_empty() && {
-                    let sources = sources(layout, suite)?;
+                    let sources = sources.of(suite)?;
                     guest.iter().any(|it| sources.contains(*it))
                 };
                 is_source || others.iter().any(|it| coverage.reaches(it, suite))
@@ -161,37 +162,55 @@ fn folder(packages: &Packages, covered: &str) -> PathBuf {
     package.map_or_else(|| covered.into(), |it| it.folder.clone())
 }
 
-/// The files of a suite: its own, and the files that it imports or names, directly or indirectly.
-fn sources(layout: &Layout, suite: &Suite) -> Result<BTreeSet<PathBuf>> {
-    let guest = Path::new(GUEST_DIRECTORY);
-    let own = suite.path.file_name().context("a suite is a file")?;
-    let mut sources = BTreeSet::from([guest.join(own)]);
-    let mut next = vec![guest.join(own)];
-    let entries = fs::read_dir(layout.repository().join(guest))?;
-    let names: Vec<String> = entries
-        .map(|it| Ok(it?.file_name().to_string_lossy().into_owned()))
-        .collect::<Result<_>>()?;
-    while let Some(path) = next.pop() {
-        let Ok(text) = fs::read_to_string(layout.repository().join(&path)) else {
-            continue;
-        };
-        for name in names.iter().filter(|it| has(&text, it)) {
-            if sources.insert(guest.join(name)) {
-                next.push(guest.join(name));
+/// The files in the folder of the suites, and for each the files there that it imports or names.
+struct Sources(BTreeMap<String, BTreeSet<String>>);
+
+impl Sources {
+    fn read(layout: &Layout) -> Result<Self> {
+        let folder = layout.repository().join(GUEST_DIRECTORY);
+        let entries = fs::read_dir(&folder)?;
+        let names: BTreeSet<String> = entries
+            .map(|it| Ok(it?.file_name().to_string_lossy().into_owned()))
+            .collect::<Result<_>>()?;
+        let named = names.iter().map(|name| {
+            // What is no text names nothing.
+            let text = fs::read_to_string(folder.join(name)).unwrap_or_default();
+            (name.clone(), named_in(&text, &names))
+        });
+        Ok(Self(named.collect()))
+    }
+
+    /// The files of a suite: its own, and the files that it imports or names, directly or indirectly.
+    fn of(&self, suite: &Suite) -> Result<BTreeSet<PathBuf>> {
+        let own = suite.path.file_name().context("a suite is a file")?;
+        let mut found = BTreeSet::from([own.to_string_lossy().into_owned()]);
+        let mut next: Vec<String> = found.iter().cloned().collect();
+        while let Some(name) = next.pop() {
+            for named in self.0.get(&name).into_iter().flatten() {
+                if found.insert(named.clone()) {
+                    next.push(named.clone());
+                }
             }
         }
+        let guest = Path::new(GUEST_DIRECTORY);
+        Ok(found.iter().map(|it| guest.join(it)).collect())
     }
-    Ok(sources)
 }
 
-/// Whether a program imports or names the file with this name.
-fn has(text: &str, name: &str) -> bool {
-    let module = name.strip_suffix(".py");
-    let imports = |line: &str| {
+/// Those of the names of files that a program imports or names.
+fn named_in(text: &str, names: &BTreeSet<String>) -> BTreeSet<String> {
+    let of_name = |it: char| it.is_ascii_alphanumeric() || ['_', '-', '.'].contains(&it);
+    let words = text.split(|it| !of_name(it));
+    let words = words.map(|it| it.trim_matches('.').to_owned());
+    let imported = text.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
-        matches!(words.next(), Some("import" | "from")) && words.next() == module
-    };
-    text.contains(name) || (module.is_some() && text.lines().any(imports))
+        let imports = matches!(words.next(), Some("import" | "from"));
+        imports.then(|| words.next().map(|it| format!("{it}.py")))?
+    });
+    words
+        .chain(imported)
+        .filter(|it| names.contains(it))
+        .collect()
 }
 
 #[cfg(test)]

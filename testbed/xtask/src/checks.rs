@@ -46,23 +46,10 @@ pub(crate) fn clippy(layout: &Layout) -> Result<Outcome> {
         "warnings",
     ];
     cargo::run(cargo(layout, &words)?)?;
-    for manifest in OTHER_WORKSPACES {
-        // A fuzz target is a program only for the fuzzer.
-        let words = [
-            "clippy",
-            "--locked",
-            "--manifest-path",
-            manifest,
-            "--",
-            "--cfg",
-            "fuzzing",
-            "-D",
-            "warnings",
-        ];
-        let mut command = cargo(layout, &words)?;
-        command.env("CARGO_TARGET_DIR", layout.target().join("lint"));
-        cargo::run(command)?;
-    }
+    // Where they are built too, so that macros and build scripts are compiled once.
+    let deny_warnings = ["--", "-D", "warnings"];
+    cargo::run(crate::fuzz::cargo_for(layout, "clippy", &deny_warnings)?)?;
+    cargo::run(cargo_no_std(layout, "clippy", &deny_warnings)?)?;
     Ok(Outcome::Passed)
 }
 
@@ -101,8 +88,8 @@ pub(crate) fn advisories(layout: &Layout) -> Result<Outcome> {
 
 /// Runs the tests of the affected packages, or of all.
 pub(crate) fn nextest(layout: &Layout, affected: Option<&Affected>) -> Result<Outcome> {
-    // The tests wait for half of their time, for deadlines and for processes.
-    let threads = 2 * std::thread::available_parallelism().map_or(1, NonZero::get);
+    // The tests wait for two thirds of their time, for deadlines and for processes.
+    let threads = 3 * std::thread::available_parallelism().map_or(1, NonZero::get);
     let threads = threads.to_string();
     let words = ["nextest", "run", "--workspace", "--test-threads", &threads];
     let mut command = cargo(layout, &words)?;
@@ -123,11 +110,16 @@ pub(crate) fn doc(layout: &Layout) -> Result<Outcome> {
 }
 
 pub(crate) fn no_std(layout: &Layout) -> Result<Outcome> {
-    let mut command = cargo(layout, &["build", "--locked"])?;
+    passed(cargo_no_std(layout, "build", &[])?)
+}
+
+/// Cargo's `subcommand` for testbed/no-std.
+fn cargo_no_std(layout: &Layout, subcommand: &str, words: &[&str]) -> Result<Command> {
+    let mut command = cargo(layout, &[&[subcommand, "--locked"], words].concat())?;
     command
         .current_dir(layout.repository().join("testbed/no-std"))
         .env("CARGO_TARGET_DIR", layout.target().join("no-std"));
-    passed(command)
+    Ok(command)
 }
 
 pub(crate) fn python(layout: &Layout) -> Result<Outcome> {

@@ -24,7 +24,11 @@ const COVERAGE: &str = "-Cpasses=sancov-module \
      -Ccodegen-units=1 \
      --cfg fuzzing";
 /// With an explicit target, cargo builds build scripts and macros without the counters.
-const TRIPLE: &str = "x86_64-unknown-linux-gnu";
+const TRIPLE: &str = if cfg!(target_arch = "aarch64") {
+    "aarch64-unknown-linux-gnu"
+} else {
+    "x86_64-unknown-linux-gnu"
+};
 /// Time of each target in `cargo xtask test`: long enough for the whole corpus and some new inputs.
 const TEST_SECS: u32 = 3;
 const FULL_SECS: u32 = 60;
@@ -77,9 +81,9 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
 /// The step of `cargo xtask test`: every target.
 pub(crate) fn step(layout: &Layout, full: bool) -> Result<Outcome> {
     if !cfg!(target_arch = "x86_64") {
-        return Ok(Outcome::Skipped(format!(
-            "the fuzz targets are built for {TRIPLE} only"
-        )));
+        return Ok(Outcome::Skipped(
+            "the fuzz targets are built for x86_64 only".to_owned(),
+        ));
     }
     let all = targets(layout)?;
     ensure!(!all.is_empty(), "there is no fuzz target");
@@ -102,6 +106,21 @@ fn targets(layout: &Layout) -> Result<Vec<String>> {
     Ok(binaries.filter_map(name).collect())
 }
 
+/// Cargo's `subcommand` for the targets, with the counters.
+pub(crate) fn cargo_for(layout: &Layout, subcommand: &str, words: &[&str]) -> Result<Command> {
+    let all = [subcommand, "--release", "--locked", "--target", TRIPLE];
+    let mut command = cargo(layout, &[&all, words].concat())?;
+    command
+        .current_dir(layout.repository().join("testbed/fuzz"))
+        .env("CARGO_TARGET_DIR", work(layout))
+        .env("RUSTFLAGS", COVERAGE);
+    Ok(command)
+}
+
+fn work(layout: &Layout) -> PathBuf {
+    layout.target().join("fuzz")
+}
+
 /// Built targets, and where their inputs are.
 struct Fuzz<'a> {
     layout: &'a Layout,
@@ -110,17 +129,11 @@ struct Fuzz<'a> {
 
 impl<'a> Fuzz<'a> {
     fn prepare(layout: &'a Layout) -> Result<Self> {
-        let work = layout.target().join("fuzz");
-        let mut build = cargo(
+        cargo::run(cargo_for(layout, "build", &[])?)?;
+        let fuzz = Self {
             layout,
-            &["build", "--release", "--locked", "--target", TRIPLE],
-        )?;
-        build
-            .current_dir(layout.repository().join("testbed/fuzz"))
-            .env("CARGO_TARGET_DIR", &work)
-            .env("RUSTFLAGS", COVERAGE);
-        cargo::run(build)?;
-        let fuzz = Self { layout, work };
+            work: work(layout),
+        };
         fuzz.write_seeds()?;
         Ok(fuzz)
     }

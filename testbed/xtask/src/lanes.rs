@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 /// a third of its time or more waiting for leases to end.
 pub(crate) const MAX: usize = 3;
 
-/// As many items with machines of their own, which may have more processors than the host, run at the same time.
+/// As many of them may have a machine of their own, with more processors than the host.
 const MACHINES_MAX: usize = 2;
 
 /// After this many items have failed twice, nothing more is repeated: the cause is not chance.
@@ -16,8 +16,9 @@ const FAILED_TWICE_MAX: usize = 3;
 
 /// Calls `lane` once for each lane, on its own thread, with an iterator over the lane's work and with a flag that tells
 /// whether other lanes run beside it. Each item of `work` is done once, in its order, except that one lane does the items
-/// of the same `machine`, one after the other, so that it boots once. Items with a `machine` are done first, by fewer lanes;
-/// `quiet` items are done by one more lane after all others have ended. If a lane stops early, the others do the remaining work. Returns an error if a lane returned one.
+/// of the same `machine`, one after the other, so that it boots once. Items with a `machine` are done first, by [`MACHINES_MAX`] of
+/// the lanes; `quiet` items are done by one more lane after all others have ended. If a lane stops early, the others do the remaining
+/// work. Returns an error if a lane returned one.
 pub(crate) fn run<W: Send, M: PartialEq + Send>(
     cpus: usize,
     work: Vec<W>,
@@ -26,16 +27,14 @@ pub(crate) fn run<W: Send, M: PartialEq + Send>(
     lane: impl Fn(&mut dyn Iterator<Item = W>, bool) -> Result<()> + Sync,
 ) -> Result<()> {
     let (quiet, beside): (Vec<W>, Vec<W>) = work.into_iter().partition(quiet);
-    let (with_machine, beside) = beside.into_iter().partition(|work| machine(work).is_some());
-    let lanes = |max| if cpus == 1 { 1 } else { max };
-    [
-        (lanes(MACHINES_MAX), with_machine),
-        (lanes(MAX), beside),
-        (1, quiet),
-    ]
-    .into_iter()
-    .map(|(lanes, work)| all(lanes.min(work.len()), work, &machine, &lane))
-    .fold(Ok(()), Result::and)
+    let (mut work, others): (Vec<W>, Vec<W>) =
+        beside.into_iter().partition(|work| machine(work).is_some());
+    work.extend(others);
+    let lanes = if cpus == 1 { 1 } else { MAX };
+    [(lanes, work), (1, quiet)]
+        .into_iter()
+        .map(|(lanes, work)| all(lanes.min(work.len()), work, &machine, &lane))
+        .fold(Ok(()), Result::and)
 }
 
 /// The work that no lane has taken, and the machine of the last item of each lane.
@@ -46,13 +45,20 @@ struct List<W, M> {
 
 impl<W, M: PartialEq> List<W, M> {
     /// The next item of a lane: the first with the machine of the lane's last item, else the first whose machine no lane
-    /// has, else the first.
+    /// has, else the first. If enough other lanes have machines, the first without one.
     fn take(&mut self, lane: usize, machine: &impl Fn(&W) -> Option<M>) -> Option<W> {
         let all: Vec<Option<M>> = self.work.iter().map(machine).collect();
         let (own, has) = (&self.machines[lane], |it| self.machines.contains(it));
-        let same = all.iter().position(|it| it.is_some() && it == own);
-        let free = || all.iter().position(|it| it.is_none() || !has(it));
-        let at = same.or_else(free).unwrap_or(0);
+        let others = self.machines.iter().enumerate();
+        let others = others.filter(|(number, it)| *number != lane && it.is_some());
+        let at = if others.count() < MACHINES_MAX {
+            let same = all.iter().position(|it| it.is_some() && it == own);
+            let free = || all.iter().position(|it| it.is_none() || !has(it));
+            same.or_else(free).unwrap_or(0)
+        } else {
+            let without = all.iter().position(Option::is_none);
+            without.unwrap_or(all.len())
+        };
         self.machines[lane] = all.into_iter().nth(at)?;
         Some(self.work.remove(at))
     }
@@ -72,7 +78,9 @@ fn all<W: Send, M: PartialEq + Send>(
             let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
             list.take(number, machine)
         };
-        lane(&mut std::iter::from_fn(take), lanes > 1)
+        let ended = lane(&mut std::iter::from_fn(take), lanes > 1);
+        list.lock().unwrap_or_else(PoisonError::into_inner).machines[number] = None;
+        ended
     };
     let one = &one;
     std::thread::scope(|scope| {
@@ -179,24 +187,30 @@ mod tests {
     }
 
     #[test]
-    fn two_machines_come_first_then_three_side_by_side_and_a_quiet_one_alone_at_the_end() {
-        let (two, three, running) = (Barrier::new(2), Barrier::new(3), AtomicUsize::new(0));
-        let (begun, ended) = done(2, &[90, 1, 60, 91, 2, 70, 3], |work, beside| {
+    fn two_machines_come_first_with_others_beside_them_and_a_quiet_one_alone_at_the_end() {
+        let (first, running, machines) =
+            (Barrier::new(3), AtomicUsize::new(0), AtomicUsize::new(0));
+        let (begun, ended) = done(2, &[90, 1, 60, 91, 2, 70, 80, 3], |work, beside| {
             let others = running.fetch_add(1, Ordering::SeqCst);
-            if work < 90 {
+            let machine = usize::from((60..90).contains(&work));
+            assert!(machines.fetch_add(machine, Ordering::SeqCst) + machine <= MACHINES_MAX);
+            if [1, 60, 70].contains(&work) {
                 // Each lane waits here until the others have begun.
-                if work >= 60 { &two } else { &three }.wait();
-            } else {
+                first.wait();
+            }
+            if work >= 90 {
                 assert_eq!((others, beside), (0, false));
             }
+            machines.fetch_sub(machine, Ordering::SeqCst);
             running.fetch_sub(1, Ordering::SeqCst);
             Ok(())
         });
         ended.unwrap();
-        let mut machines = begun[..2].to_vec();
-        machines.sort_unstable();
-        assert_eq!(machines, [60, 70]);
-        assert_eq!(begun[5..], [90, 91]);
+        let mut first = begun[..3].to_vec();
+        first.sort_unstable();
+        assert_eq!(first, [1, 60, 70]);
+        assert_eq!(begun.len(), 8);
+        assert_eq!(begun[6..], [90, 91]);
     }
 
     #[test]
@@ -216,6 +230,15 @@ mod tests {
         list.work = vec![80, 81];
         let mut take = |lane| list.take(lane, &machine);
         assert_eq!([0, 1, 0].map(&mut take), [Some(80), Some(81), None]);
+
+        // A third lane takes no machine beside two.
+        list.work = vec![80, 70, 82, 1];
+        list.machines = vec![None; 3];
+        let mut take = |lane| list.take(lane, &machine);
+        assert_eq!(
+            [0, 1, 2, 2, 0].map(&mut take),
+            [Some(80), Some(70), Some(1), None, Some(82)]
+        );
     }
 
     #[test]

@@ -254,6 +254,10 @@ impl<'a> Runner<'a> {
     fn suite(&self, job: Job, kind: &Kind, shared: &mut Shared<Session>) -> Result<Outcome> {
         let judge = match kind {
             Kind::Program(suite) if !kind.shares() => {
+                // The lane's guest, perhaps one with many processors, would only wait beside this one.
+                if let Some(other) = shared.take() {
+                    other.close(true)?;
+                }
                 return suites::run_alone(&self.lab, job, suite, self.layout);
             }
             Kind::Program(_) => suite::outcome,

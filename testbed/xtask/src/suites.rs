@@ -40,7 +40,7 @@ const RUST_TESTS: [RustTests; 5] = [
     },
 ];
 /// Rust tests that the short form leaves out, by suite: others go through the same, as the lines above them say.
-const IN_FULL_LENGTH: [(&str, &str); 5] = [
+const IN_FULL_LENGTH: [(&str, &str); 6] = [
     // suite_block_stuck
     (
         "nvmet",
@@ -60,6 +60,11 @@ const IN_FULL_LENGTH: [(&str, &str); 5] = [
     (
         "nvmet",
         "a_host_of_a_tenant_is_shared_and_one_of_somebody_else_is_refused",
+    ),
+    // suite_block_tcp (`tenants`, `six`) and suite_block_rdma (`transfer`, `six`)
+    (
+        "nvmet",
+        "only_the_right_host_with_the_right_key_connects_on_every_transport",
     ),
     // rxe_window: the steps of a bind are the same for windows and regions.
     ("rxe_region", "lives::binding::"),
@@ -99,6 +104,8 @@ const LONGEST: [&str; 32] = [
     "suite_mem_deadline",
     "suite_fbmu_ends",
 ];
+/// The variable that tells suites to run in full length.
+const FULL: &str = "FABRICBIOS_FULL";
 const RUST_TIMEOUT: Duration = Duration::from_secs(1800);
 
 struct RustTests {
@@ -217,8 +224,7 @@ impl Kind {
             Kind::Rust(test) => test.job(full, layout, scope)?,
         };
         if full {
-            let full = ("FABRICBIOS_FULL".to_owned(), "1".to_owned());
-            job.environment.push(full);
+            job.environment.push((FULL.to_owned(), "1".to_owned()));
         }
         Ok(job)
     }
@@ -307,8 +313,8 @@ pub(crate) fn run_program(
     run_alone(lab, program_job(suite, layout, profile), suite, layout)
 }
 
-/// Runs the suite as often as its header asks, each time in a fresh guest with the same disk, until a boot does not
-/// pass.
+/// Runs the suite as often as its header asks for this length, each time in a fresh guest with the same disk, until a boot
+/// does not pass.
 pub(crate) fn run_alone(
     lab: &Lab,
     mut job: Job,
@@ -328,8 +334,14 @@ pub(crate) fn run_alone(
     if let Some(disk) = &disk {
         disk.attach(&mut job);
     }
+    let full = job.environment.iter().any(|(name, _)| name == FULL);
+    let boots = if full {
+        suite.wants.full_boots
+    } else {
+        suite.wants.boots
+    };
     let mut outcome = Outcome::Passed;
-    for boot in 1..=suite.wants.boots {
+    for boot in 1..=boots {
         let mut job = job.clone();
         let number = ("LAB_BOOT".to_owned(), boot.to_string());
         job.environment.push(number);

@@ -5,11 +5,11 @@ use crate::cargo::Scope;
 use crate::checks;
 use crate::lab::{BootArguments, say};
 use crate::runner::{self, Chosen};
-use crate::suites::Suites;
+use crate::suites::{Kind, Suites};
 use anyhow::{Result, bail};
 use clap::Args;
 use fabricbios_testbed::requirements::{self, Need};
-use fabricbios_testbed::{Layout, Outcome, Report};
+use fabricbios_testbed::{Accelerator, Lab, Layout, Outcome, Report};
 use std::panic::resume_unwind;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -93,6 +93,10 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     };
     let mut report = Report::default();
     std::thread::scope(|threads| {
+        // What the suites need from elsewhere is fetched and unpacked meanwhile. If it fails, the suites say why.
+        if !lab.is_empty() {
+            threads.spawn(|| fetch_for_lab(layout, arguments.full, &lab, &suites));
+        }
         // One thread runs the seeds and the tests that wait: meanwhile the steps behind them build.
         let mut waiting = None;
         for group in steps.chunk_by(|one, next| one.waits() == next.waits()) {
@@ -125,6 +129,21 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
         report.record("lab", failed, start.elapsed(), false);
     }
     Ok(conclude(&report))
+}
+
+/// Fetches the kernel of the guests, and the clients of the suites that run some.
+fn fetch_for_lab(layout: &Layout, full: bool, lab: &[&Step], suites: &Suites) {
+    // A named accelerator is not tried: a trial beside builds would take too long.
+    if let Err(why) = Lab::prepare(layout, Some(Accelerator::Tcg), &say) {
+        say(&format!("{why:#}"));
+    }
+    let mut kinds = lab.iter().filter_map(|step| match step.action {
+        Action::Lab(index) => Some(suites.at(index)),
+        _ => None,
+    });
+    if kinds.any(Kind::clients) {
+        crate::wheels::fetch_clients(layout, full);
+    }
 }
 
 fn record(report: &mut Report, steps: &[&Step], ended: Vec<Ended>) {
