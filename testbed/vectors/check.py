@@ -45,11 +45,11 @@ CLASS = ["permanent", "transient", "policy"]
 TYPES = {1: "cpu", 2: "mem", 3: "block", 4: "net", 5: "gpu", 0x10: "scheduler", 0xFF: "vendor"}
 KNOWN_TAGS = {*range(0x0101, 0x0105), *range(0x0201, 0x020F), *range(0x0210, 0x0214), *range(0x0301, 0x030A), 0x0310, 0x0311,
               *range(0x0401, 0x0409), 0x0410, 0x0411, 0x0412, *range(0x0501, 0x0508), *range(0x0601, 0x0606),
-              *range(0x0901, 0x0911),
+              *range(0x0901, 0x0913),
               0x0A01, 0x0A02, 0x0A03, 0x0A04, *range(0x0B01, 0x0B0A), *range(0x0C01, 0x0C05)}
 MAX_PAYLOAD = 65_536
 PEERS_MAX, QUEUE_PAIRS_MAX = 8, 64
-REDIRECT, CANDIDATES_MAX = 15, 8
+REDIRECT, EXPLAINED, CANDIDATES_MAX = 15, 16, 8
 REDIRECTED = (0x0200, 0x0201, 0x0202, 0x0203, 0x0205, 0x0206, 0x020A)
 TENANT_KEY = re.compile(r"[a-z0-9._-]{1,64}(@[0-9a-f]{32})?", re.ASCII)
 PART = ["changes", "begin", "next", "end", "whole"]
@@ -313,6 +313,12 @@ def at_least_1(value):
     return value
 
 
+def read_tried(value):
+    need(len(value) == 35 and number(value[32:34]) < len(STATUS) and value[34] < len(CLASS), "InvalidIntent")
+    status = number(value[32:34])
+    return {"node_id": value[:32].hex(), "refused": STATUS[status] if status else None, "class": CLASS[value[34]]}
+
+
 def read_alloc(r):
     kind, resource_id = resource_type(r), r.u(16)
     out = {"resource_id": f"{resource_id:032x}" if resource_id else None, "capacity": at_least_1(r.u(8)),
@@ -322,7 +328,9 @@ def read_alloc(r):
     foreign = [{other: stated} for other, stated in terms.items() if other != kind and any(stated.values())]
     return out | {"intent": read_intent(area), "transport": area.word(0x0904, TRANSPORT) or "auto",
                   "rotate_on_renew": bool(area.word(0x0905, BOOL)), "request_token": mapped(area.one(0x090E, 16), read_token),
-                  "follows_redirect": bool(area.word(0x090F, BOOL)), "terms": of_kind(kind, terms), "foreign": foreign}
+                  "follows_redirect": bool(area.word(0x090F, BOOL)),
+                  "tried": [read_tried(value) for value in area.several(0x0911, 16)],
+                  "explain": bool(area.word(0x0912, BOOL)), "terms": of_kind(kind, terms), "foreign": foreign}
 
 
 def read_issue(r):
@@ -672,10 +680,12 @@ def read_fleet_leases(r):
     return {"leases": r.list(256, lambda r: {"node_id": r.take(32).hex(), "lease": read_reported_lease(r)}), "more": more}
 
 
-def read_redirect(r):
+def read_redirect(r, status):
     candidates = r.list(CANDIDATES_MAX, lambda r: {"node_id": r.take(32).hex(), "endpoint": endpoint(r.take(18), "InvalidArgs"),
                                                    "resource_id": r.id()})
     need(candidates, "InvalidArgs")
+    if status == EXPLAINED:
+        return {"explained": {"candidates": candidates, "why": r.text(4_096)}}
     return {"redirect": candidates}
 
 
@@ -725,8 +735,8 @@ def read_answer(data, asked, replies):
     repeated = all(header[key] == asked[key] for key in ("msg_type", "request_id", "nonce"))
     need(header["flags"] == 0x80 and repeated, "Malformed")
     status = r.u(2)
-    if status == REDIRECT and header["msg_type"] in REDIRECTED:
-        out = {"Ok": read_redirect(r)}
+    if (status == REDIRECT and header["msg_type"] in REDIRECTED) or (status == EXPLAINED and header["msg_type"] == 0x0200):
+        out = {"Ok": read_redirect(r, status)}
     else:
         need(status < len(STATUS), "InvalidArgs")
         out = {"Ok": replies(header["msg_type"], r)} if status == 0 else {"Err": read_refusal(status, r)}
@@ -845,7 +855,12 @@ def make_params(v):
     out += flag(0x0906, block["read_only"]) + flag(0x0907, block["mutual_auth"])
     out += make_execution(cpu["execution_mode"], cpu["execution_width"], cpu["partition"])
     out += make_gpu_execution(gpu["execution_mode"], gpu["compute_slices"]) + some(0x090E, v["request_token"], bytes.fromhex)
-    return out + flag(0x090F, v["follows_redirect"]) + make_affinities(v["intent"])
+    return out + flag(0x090F, v["follows_redirect"]) + make_affinities(v["intent"]) + make_tried(v["tried"]) + flag(0x0912, v["explain"])
+
+
+def make_tried(tried):
+    return b"".join(tlv(0x0911, bytes.fromhex(it["node_id"]) + be(STATUS.index(it["refused"] or "ok"), 2)
+                        + bytes([CLASS.index(it["class"])])) for it in tried)
 
 
 def make_kv_cache(intent):
@@ -1021,12 +1036,17 @@ def make_alloc(v):
 
 def make_answer(answer, reply):
     if "Ok" in answer:
-        status = REDIRECT if "redirect" in answer["Ok"] else 0
+        status = REDIRECT if "redirect" in answer["Ok"] else EXPLAINED if "explained" in answer["Ok"] else 0
         return be(status, 2) + reply(answer["Ok"])
     v = answer["Err"]
     area = some_word(0x0A01, v["class"], CLASS) + tlv(0x0A02, v["message"].encode())
     area += some_number(0x0A03, v["renewable_at_unix_ms"], 8) + some_number(0x0A04, v["retry_after_ms"], 4)
     return be(STATUS.index(v["error"]), 2) + counted(area)
+
+
+def make_candidates(v):
+    return be(len(v), 2) + b"".join(
+        bytes.fromhex(it["node_id"]) + place_bytes(it["endpoint"]) + bytes.fromhex(it["resource_id"]) for it in v)
 
 
 def make_reply(reply):
@@ -1047,8 +1067,8 @@ def make_reply(reply):
             bytes.fromhex(f["resource_id"]) + type_code(f["resource_type"]) + bytes.fromhex(f["lease_id"])
             + be(f["since_unix_ms"], 8) + text_bytes(f["reason"]) for f in v),
         "issued": lambda: text_bytes(v["certificate_pem"]) + text_bytes(v["ca_pem"]),
-        "redirect": lambda: be(len(v), 2) + b"".join(
-            bytes.fromhex(it["node_id"]) + place_bytes(it["endpoint"]) + bytes.fromhex(it["resource_id"]) for it in v),
+        "redirect": lambda: make_candidates(v),
+        "explained": lambda: make_candidates(v["candidates"]) + text_bytes(v["why"]),
         "nodes": lambda: (b"\1" + bytes.fromhex(v["next"]) if v["next"] else b"\0") + be(len(v["nodes"]), 2)
         + b"".join(map(make_node, v["nodes"])) + be(len(v["away"]), 2) + b"".join(map(make_away, v["away"])),
         "fleet_leases": lambda: bytes([v["more"]]) + be(len(v["leases"]), 2)

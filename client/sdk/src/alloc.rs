@@ -6,21 +6,26 @@ use std::{
 };
 
 use fabricbios_wire::{
-    Candidate, LeaseAllocRequest, LeaseId, LeaseInfo, RefusalClass, Reply, Request, RequestToken,
+    CANDIDATES_MAX, Candidate, LeaseAllocRequest, LeaseInfo, NodeId, RequestToken, ResourceType,
+    Tried,
 };
-use tokio::time::timeout;
 
 use crate::{
     Error, Node,
+    link::END_TIMEOUT,
     passed_over::{PassedOver, comes_back, may_pass_over},
     patience::patiently,
     runtime::{run, wait},
-    unmet::unmet,
+    settle::Answer,
+    tried::Search,
 };
 
 /// How long connecting to a candidate may take while more candidates follow.
 pub(crate) const DIAL_WITHIN: Duration = Duration::from_secs(2);
 
+/// How long a node that a scheduler has named may take to grant a lease of another kind than blocks, which it may have to
+/// zero first. A node ends a grant that takes more than 30 s itself.
+const GRANT_WITHIN: Duration = Duration::from_secs(45);
 /// A new lease.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -30,13 +35,6 @@ pub struct Granted {
     pub node: Node,
     /// The lease.
     pub info: LeaseInfo,
-}
-
-/// The answer to a request for a lease.
-enum Answer {
-    Lease(Box<LeaseInfo>),
-    /// The nodes to ask, the best first.
-    Redirect(Vec<Candidate>),
 }
 
 impl Node {
@@ -60,7 +58,12 @@ impl Node {
     /// now or does not have the resource any more, that cannot be reached (within 2 s while more nodes follow), or at whose
     /// address another one answers, is passed over. Another refusal is returned at once, and so is a lost reply, also of a
     /// node that does not answer in time: the lease may be there. If no node grants the lease, the last refusal is returned;
-    /// while that is one for a moment only, the scheduler is asked anew, for up to the patience.
+    /// while that is one for a moment only, the scheduler is asked anew, for up to the patience; if it has named as many
+    /// nodes as it can, once in any case. It is told who was tried, and names others first; so it does for some minutes
+    /// after a node did not answer a request of this handle or its clones.
+    ///
+    /// Without [`Node::answers_within`] a node that a scheduler has named has 45 s to answer (11 minutes for blocks, which
+    /// it may have to zero), and then 15 s for each answer that settles whether there is a lease.
     ///
     /// # Errors
     /// [`Error::Usage`] if the request has a token and this is a scheduler: a token is the promise of one node, and another
@@ -78,20 +81,44 @@ impl Node {
     }
 
     async fn search(&self, request: LeaseAllocRequest) -> Result<Granted, Error> {
+        if request.explain {
+            let why = "a request for an explanation is none for a lease: use `Node::explain`, or `fabricctl lease alloc --explain`";
+            return Err(Error::Usage(why.to_owned()));
+        }
         let (began, token) = (Instant::now(), request.request_token);
+        let (tried, callers) = (Search::default(), request.tried.clone());
         // The inner result is final.
         let search = || async {
+            let node = self.patient(self.patience.saturating_sub(began.elapsed()));
+            if !request.tried.is_empty() {
+                if let Err(error) = node.connected().await {
+                    return Ok(Err(error));
+                }
+                self.is_left_out(&request)?;
+            }
             let request = LeaseAllocRequest {
                 request_token: Some(token.map_or_else(random_token, Ok)?),
+                tried: match self.is_scheduler() {
+                    true => tried.told(&callers, &self.unanswering),
+                    false => Vec::new(),
+                },
                 ..request.clone()
             };
-            let node = self.patient(self.patience.saturating_sub(began.elapsed()));
             match node.ask(&request, node.patience).await {
                 Ok(Answer::Redirect(_)) if !request.follows_redirect => {
                     Ok(Err(self.redirects_wrongly()))
                 }
                 Ok(Answer::Redirect(_)) if token.is_some() => Ok(Err(self.takes_no_token())),
-                Ok(Answer::Redirect(candidates)) => node.follow(&request, &candidates).await,
+                Ok(Answer::Redirect(candidates)) => {
+                    match node.follow(&request, &candidates, &tried).await {
+                        // As many as an answer can have: the scheduler may know others.
+                        Err(error) if candidates.len() == CANDIDATES_MAX => {
+                            let told = tried.told(&callers, &self.unanswering);
+                            node.follow_others(request, told, &tried, error).await
+                        }
+                        outcome => outcome,
+                    }
+                }
                 Ok(Answer::Lease(info)) => Ok(Ok(Granted {
                     node: self.clone(),
                     info: *info,
@@ -107,9 +134,15 @@ impl Node {
         &self,
         request: &LeaseAllocRequest,
         candidates: &[Candidate],
+        tried: &Search,
     ) -> Result<Result<Granted, Error>, Error> {
         let mut passed = PassedOver::default();
         for (at, it) in candidates.iter().enumerate() {
+            let mut told = request.tried.iter();
+            if told.any(|told| told.node_id == it.node_id && told.is_left_out()) {
+                let why = format!("it names node {}, which is to be left out", it.node_id);
+                return Ok(Err(self.protocol(why)));
+            }
             if let Some(named) = request.resource_id.filter(|id| *id != it.resource_id) {
                 let why = format!(
                     "it names resource {} for a request of resource {named}",
@@ -120,6 +153,7 @@ impl Node {
             let request = LeaseAllocRequest {
                 resource_id: Some(it.resource_id),
                 follows_redirect: false,
+                tried: Vec::new(),
                 ..request.clone()
             };
             let address = SocketAddr::from(it.endpoint);
@@ -129,19 +163,73 @@ impl Node {
                 Ok(node) => node,
                 Err(error) => return Ok(Err(error)),
             };
-            let error = match node.ask(&request, Duration::ZERO).await {
-                Ok(Answer::Lease(info)) => return Ok(Ok(Granted { node, info: *info })),
+            let within = (self.answer_within).unwrap_or_else(|| grant_within(&request));
+            let asked = node.answers_within(within);
+            let error = match asked.ask(&request, Duration::ZERO).await {
+                Ok(Answer::Lease(info)) => {
+                    self.unanswering.forget(it.node_id);
+                    return Ok(Ok(Granted { node, info: *info }));
+                }
                 Ok(Answer::Redirect(_)) => node.redirects_wrongly(),
                 Err(error) => error,
             };
+            tried.add(it.node_id, &error);
+            match error {
+                Error::Unreachable { .. } => self.unanswering.add(it.node_id),
+                _ => self.unanswering.forget(it.node_id),
+            }
             node.close_async().await;
             tracing::debug!("node {address} did not grant the lease: {error}");
             if !may_pass_over(&error) {
-                return Ok(Err(error.with(&format!(" (node {address})"))));
+                let held = match error.may_have_happened() {
+                    true => may_be_held(it.node_id, &request),
+                    false => String::new(),
+                };
+                return Ok(Err(error.with(&format!(" (node {address}{held})"))));
             }
             passed.add(it.node_id, address, error);
         }
         Err(passed.into_error(self.address()))
+    }
+
+    /// Asks this scheduler again, after all that it has named have refused, and then the nodes that were not asked before.
+    async fn follow_others(
+        &self,
+        request: LeaseAllocRequest,
+        told: Vec<Tried>,
+        tried: &Search,
+        refused: Error,
+    ) -> Result<Result<Granted, Error>, Error> {
+        let request = LeaseAllocRequest {
+            tried: told,
+            ..request
+        };
+        match self.ask(&request, self.patience).await {
+            Ok(Answer::Redirect(mut others)) => {
+                others.retain(|it| !tried.has(it.node_id));
+                match others.is_empty() {
+                    true => Err(refused),
+                    false => self.follow(&request, &others, tried).await,
+                }
+            }
+            _ => Err(refused),
+        }
+    }
+
+    /// Refuses a request that leaves out the node which is asked itself.
+    fn is_left_out(&self, request: &LeaseAllocRequest) -> Result<(), Error> {
+        let mut tried = request.tried.iter();
+        match self.id() {
+            Some(id)
+                if !self.is_scheduler() && tried.any(|it| it.node_id == id && it.is_left_out()) =>
+            {
+                Err(Error::Usage(format!(
+                    "node {id} is to be left out, and {} is this node: ask a scheduler, or another node",
+                    self.address()
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn takes_no_token(&self) -> Error {
@@ -156,105 +244,27 @@ impl Node {
         let why = "it redirects a request that says that it is not to be redirected, or not again";
         self.protocol(why.to_owned())
     }
+}
 
-    /// Asks for a lease, and gives it back if it enforces less than requested. `patience`: how long a refusal for a moment
-    /// is repeated; a lost reply is settled for up to the patience of this handle.
-    async fn ask(&self, request: &LeaseAllocRequest, patience: Duration) -> Result<Answer, Error> {
-        let info = match self.settled(request, patience).await? {
-            Answer::Lease(_) if self.is_scheduler() => {
-                let why = "it is a scheduler, and answers with a lease: only a node grants one";
-                return Err(self.protocol(why.to_owned()));
-            }
-            Answer::Lease(info) => info,
-            Answer::Redirect(_) if !self.is_scheduler() => {
-                let why = "it redirects a request for a lease, and is no scheduler";
-                return Err(self.protocol(why.to_owned()));
-            }
-            redirect => return Ok(redirect),
-        };
-        let missing = unmet(request, &info);
-        if missing.is_empty() {
-            return Ok(Answer::Lease(info));
-        }
-        let freed = self.give_back(info.lease_id).await;
-        Err(Error::FailedClosed {
-            lease_id: info.lease_id,
-            missing,
-            freed,
-        })
+/// How long a node that a scheduler has named may take to grant the request.
+fn grant_within(request: &LeaseAllocRequest) -> Duration {
+    match request.resource_type() {
+        ResourceType::Block => END_TIMEOUT,
+        _ => GRANT_WITHIN,
     }
+}
 
-    async fn settled(
-        &self,
-        request: &LeaseAllocRequest,
-        patience: Duration,
-    ) -> Result<Answer, Error> {
-        let began = Instant::now();
-        let rest = || self.patient(self.patience.saturating_sub(began.elapsed()));
-        let lost = match self.patient(patience).answer(request).await {
-            Err(error) if error.may_have_happened() => error,
-            outcome => return outcome,
-        };
-        // A scheduler grants nothing, so nothing can have happened.
-        if !self.is_scheduler() {
-            // All pages together have the time of one answer: a node must not keep its clients with ever more.
-            let asked = rest();
-            let knows = timeout(asked.answer_limit(), asked.knows_request_tokens());
-            if knows.await != Ok(true) {
-                return Err(lost);
-            }
-        }
-        let again = || async { rest().answer(request).await };
-        match patiently(rest().patience, Error::may_have_happened, again).await {
-            Ok(answer) => Ok(answer),
-            Err(Error::Refused(refusal)) if refusal.class != RefusalClass::Transient => {
-                Err(Error::Refused(refusal))
-            }
-            // Nothing is known of the first request: it may have been granted.
-            Err(_without_a_decision) => Err(lost),
-        }
-    }
-
-    async fn answer(&self, request: &LeaseAllocRequest) -> Result<Answer, Error> {
-        match self
-            .call_async(Request::LeaseAlloc(request.clone()))
-            .await?
-        {
-            Reply::Lease(info) => Ok(Answer::Lease(Box::new(info))),
-            Reply::Redirect(candidates) => Ok(Answer::Redirect(candidates)),
-            other => Err(self.unexpected("a lease", &other)),
-        }
-    }
-
-    /// Whether the node knows request tokens: then the caller's leases show them, and LEASE_LIST is asked for one that
-    /// does. A node of an earlier version skips the token of a request, so a repeat could get a second lease there. The
-    /// reply that was lost would have told, and the version in GET_IDENTITY is for display. If no lease shows a token,
-    /// the caller decides.
-    async fn knows_request_tokens(&self) -> bool {
-        let mut after = Some(LeaseId(0));
-        while let Some(last) = after {
-            let list = Request::LeaseList {
-                after: last,
-                ended: true,
-            };
-            let Ok(Reply::Leases(page)) = self.call_async(list).await else {
-                return false;
-            };
-            if page.leases.iter().any(|it| it.request_token.is_some()) {
-                return true;
-            }
-            after = page.next.filter(|next| *next > last);
-        }
-        false
-    }
-
-    async fn give_back(&self, lease_id: LeaseId) -> bool {
-        let freed = self.call_async(Request::LeaseFree(lease_id)).await;
-        if let Err(error) = &freed {
-            tracing::warn!(%lease_id, "lease that failed closed was not given back: {error}");
-        }
-        freed.is_ok()
-    }
+/// What a node that took the request and did not answer may do, and how to ask elsewhere meanwhile.
+fn may_be_held(node: NodeId, request: &LeaseAllocRequest) -> String {
+    let grace = match request.grace_secs {
+        0 => String::new(),
+        secs => format!(" and {secs} s of grace"),
+    };
+    format!(
+        ", id {node}, which a scheduler named: it may have a lease, or grant one late, for {} s{grace} from the grant; to ask \
+         elsewhere meanwhile, leave it out by `--avoid-node {node}` or `avoid_node`",
+        request.lease_secs
+    )
 }
 
 fn random_token() -> Result<RequestToken, Error> {

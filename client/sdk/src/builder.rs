@@ -2,7 +2,9 @@
 
 use std::{marker::PhantomData, time::Duration};
 
-use fabricbios_wire::{AFFINITIES_MAX, Affinity, LeaseAllocRequest, NodeId, ResourceId, Transport};
+use fabricbios_wire::{
+    AFFINITIES_MAX, Affinity, LeaseAllocRequest, NodeId, ResourceId, TRIED_MAX, Transport, Tried,
+};
 
 use crate::{
     Error, Granted, Identity, Kind, Lease, Node, Storage, Transfers, lease::Renewer,
@@ -71,10 +73,16 @@ impl<K: Kind> Builder<K> {
         self
     }
 
-    /// Adds a target that the lease should be near to, or far from. The node keeps it with the lease and does not act
-    /// on it.
+    /// Adds a target that the lease should be near to, or far from. A scheduler acts on it; a node keeps it with the
+    /// lease.
     pub fn affinity(mut self, affinity: Affinity) -> Self {
         self.request.intent.affinities.push(affinity);
+        self
+    }
+
+    /// Names a node that no scheduler is to name for this lease. Only for requests to a scheduler.
+    pub fn avoid_node(mut self, node_id: NodeId) -> Self {
+        self.request.tried.push(Tried::avoided(node_id));
         self
     }
 
@@ -197,6 +205,9 @@ fn check<K: Kind>(request: &LeaseAllocRequest) -> Result<(), Error> {
     }
     if request.intent.affinities.len() > AFFINITIES_MAX {
         return usage(format!("a lease has at most {AFFINITIES_MAX} affinities"));
+    }
+    if request.tried.len() > TRIED_MAX {
+        return usage(format!("a request leaves out at most {TRIED_MAX} nodes"));
     }
     Ok(())
 }

@@ -117,6 +117,7 @@ mod dial;
 mod end_watch;
 mod error;
 mod error_class;
+mod explain;
 mod fleet;
 mod fleet_leases;
 mod gpu;
@@ -134,8 +135,10 @@ mod pin;
 mod renewal;
 mod routes;
 mod runtime;
+mod settle;
 mod shared;
 mod transfer;
+mod tried;
 mod unmet;
 
 pub use affinity::{AffinityWords, affinity};
@@ -145,6 +148,7 @@ pub use connect_line::{connect_line, connect_options};
 pub use end_watch::EndWatch;
 pub use error::Error;
 pub use error_class::ErrorClass;
+pub use explain::Explanation;
 pub use fabricbios_fallback_udp::{
     BlockClient, ClientError, Completion, FailedCall, Geometry, transfer::Operation,
 };

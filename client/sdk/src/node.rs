@@ -10,6 +10,7 @@ use crate::{
     link::{ANSWER_TIMEOUT, END_TIMEOUT, Link, Stream},
     routes::Routes,
     runtime::{run, wait},
+    tried::Unanswering,
 };
 
 /// A connection to the control plane of a node. Cheap to clone; clones share the connection, which is
@@ -19,8 +20,9 @@ use crate::{
 pub struct Node {
     link: Arc<Link>,
     pub(crate) routes: Arc<Routes>,
+    pub(crate) unanswering: Arc<Unanswering>,
     pub(crate) patience: Duration,
-    answer_within: Option<Duration>,
+    pub(crate) answer_within: Option<Duration>,
 }
 
 impl Node {
@@ -61,6 +63,7 @@ impl Node {
         Ok(Self {
             link: Arc::new(Link::new(node, identity, node_id, CONNECT_TIMEOUT)?),
             routes: Arc::default(),
+            unanswering: Arc::default(),
             patience: Duration::ZERO,
             answer_within: None,
         })
@@ -126,9 +129,9 @@ impl Node {
 
     /// A handle of the same connection that waits at most this long for each answer. After that the call fails with
     /// [`Error::Unreachable`], and the node may have done the request. Without this call a node
-    /// has a day for a lease of blocks, which it may have to zero first (11 minutes, if a scheduler has named it), 11 minutes
+    /// has a day for a lease of blocks, which it may have to zero first, 11 minutes
     /// for LEASE_FREE and LEASE_REVOKE, which are answered after the cut, and 2 minutes for each other request; longer times
-    /// change nothing.
+    /// change nothing. For a lease of a node that a scheduler has named, see [`Node::acquire_async`].
     pub fn answers_within(&self, limit: Duration) -> Self {
         Self {
             answer_within: Some(limit),

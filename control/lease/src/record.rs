@@ -1,6 +1,6 @@
 //! The record of a lease: kept across restarts and after the end.
 
-use alloc::{boxed::Box, sync::Arc};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
 
 use crc::{CRC_64_XZ, Crc};
 use fabricbios_wire::{
@@ -71,9 +71,11 @@ pub struct Requested {
 impl Requested {
     pub(crate) fn by(request: &LeaseAllocRequest) -> Option<Self> {
         let token = request.request_token?;
-        // A node ignores whether the client would follow a redirect.
+        // A node ignores what is for schedulers.
         let request = LeaseAllocRequest {
             follows_redirect: false,
+            tried: Vec::new(),
+            explain: false,
             ..request.clone()
         };
         let sum = Crc::<u64>::new(&CRC_64_XZ).checksum(&request.payload());

@@ -6,7 +6,7 @@ use alloc::{borrow::Cow, vec::Vec};
 use crate::{
     LeaseAllocRequest, LeaseTerms, ResourceId, ResourceType, constraints, lease_intent,
     read::{Decoded, Reader, invalid_args},
-    tag,
+    tag, tried,
     write::Writer,
 };
 
@@ -46,6 +46,8 @@ pub(crate) fn read(r: &mut Reader<'_>) -> Decoded<LeaseAllocRequest> {
         rotate_on_renew: params.flag(tag::LEASE_ROTATE_ON_RENEW)?,
         request_token: constraints::find_request_token(&params)?,
         follows_redirect: params.flag(tag::LEASE_REDIRECT)?,
+        tried: tried::find(&params)?,
+        explain: params.flag(tag::LEASE_EXPLAIN)?,
         ..LeaseAllocRequest::new(resource_type, capacity, lease_secs)
     };
     let terms = LeaseTerms::find_all(&params)?;
@@ -86,4 +88,6 @@ fn write_params(w: &mut Writer, request: &LeaseAllocRequest) {
     constraints::write_rotate_on_renew(w, request.rotate_on_renew);
     constraints::write_request_token(w, request.request_token);
     w.tlv_if(tag::LEASE_REDIRECT, request.follows_redirect.then_some([1]));
+    tried::write(w, &request.tried);
+    w.tlv_if(tag::LEASE_EXPLAIN, request.explain.then_some([1]));
 }

@@ -52,6 +52,7 @@ mod size;
 mod structured;
 pub mod tag;
 pub mod tlv;
+mod tried;
 mod write;
 
 pub use affinity::Affinity;
@@ -75,3 +76,4 @@ pub use request::is_tenant_name;
 pub use resource::*;
 pub use size::{ParseSizeError, Size};
 pub use structured::{decode_structured, encode_structured};
+pub use tried::Tried;

@@ -7,6 +7,10 @@ pub const MAX_PAYLOAD: usize = 65_536;
 pub const AFFINITIES_MAX: usize = 16;
 /// Bytes of an affinity's target: ids take 16 or 32, the rest is for labels.
 pub const AFFINITY_TARGET_BYTES_MAX: usize = 255;
+/// Tried nodes of one request: two answers of a scheduler.
+pub const TRIED_MAX: usize = 16;
+/// Bytes of an explanation: a line for each of eight candidates, and one of what was left out.
+pub const EXPLANATION_BYTES_MAX: usize = 4_096;
 /// Leases of one LEASE_LIST page: without keys, coordinates, intents and proofs each has 308 bytes at most, and
 /// all of them 39 KiB.
 pub const LEASES_PER_PAGE_MAX: usize = 128;

@@ -335,6 +335,13 @@ pub enum Reply {
     /// LEASE_ALLOC, from a scheduler: who may grant it, the best first. A request about a lease, from a scheduler: who
     /// has it. At least one.
     Redirect(Vec<Candidate>),
+    /// LEASE_ALLOC with 0x0912, from a scheduler: the same, with the reasons.
+    Explained {
+        /// As of a redirect.
+        candidates: Vec<Candidate>,
+        /// Why these and in this order, for people: at most 4,096 bytes, in lines.
+        why: String,
+    },
     /// LEASE_REVOKE.
     Revoked(RevokeOutcome),
     /// FENCE_LIST.

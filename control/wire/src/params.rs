@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::{LeaseIntent, LeaseTerms, RequestToken, ResourceId, ResourceType, names::words};
+use crate::{LeaseIntent, LeaseTerms, RequestToken, ResourceId, ResourceType, Tried, names::words};
 
 /// LEASE_ALLOC (0x0200).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +27,10 @@ pub struct LeaseAllocRequest {
     pub request_token: Option<RequestToken>,
     /// 0x090F: the client follows a redirect of a scheduler. A node ignores it.
     pub follows_redirect: bool,
+    /// 0x0911: who was tried in this search. A node ignores it.
+    pub tried: Vec<Tried>,
+    /// 0x0912: the scheduler explains its answer. A node ignores it.
+    pub explain: bool,
     /// The kind, and the terms that only this kind has.
     pub terms: LeaseTerms,
     /// Terms of other kinds, as received from a peer, in the order of [`ResourceType`]. Plain terms are left out. A
@@ -48,6 +52,8 @@ impl LeaseAllocRequest {
             rotate_on_renew: false,
             request_token: None,
             follows_redirect: false,
+            tried: Vec::new(),
+            explain: false,
             terms: LeaseTerms::plain(resource_type),
             foreign: Vec::new(),
         }

@@ -3,10 +3,10 @@
 use alloc::{string::String, vec::Vec};
 
 use crate::{
-    Answer, Epoch, FENCE_REASON_BYTES_MAX, FENCES_MAX, Fence, InventoryForm, LeaseError, LeaseId,
-    MessageType, NodeId, NodeIdentity, PEM_BYTES_MAX, REFUSAL_MESSAGE_BYTES_MAX, Refusal,
-    RefusalClass, Reply, ResourceType, RevokeOutcome, Role, TENANT_BYTES_MAX, VERSION_BYTES_MAX,
-    endpoint, error, flat, fleet, fleet_leases, lease_info,
+    Answer, Candidate, EXPLANATION_BYTES_MAX, Epoch, FENCE_REASON_BYTES_MAX, FENCES_MAX, Fence,
+    InventoryForm, LeaseError, LeaseId, MessageType, NodeId, NodeIdentity, PEM_BYTES_MAX,
+    REFUSAL_MESSAGE_BYTES_MAX, Refusal, RefusalClass, Reply, ResourceType, RevokeOutcome, Role,
+    TENANT_BYTES_MAX, VERSION_BYTES_MAX, endpoint, error, flat, fleet, fleet_leases, lease_info,
     read::{Decoded, Reader, invalid_args},
     structured, tag,
     write::{Writer, cut},
@@ -15,6 +15,8 @@ use crate::{
 const SUCCESS: u16 = 0;
 /// The status of an answer with candidates.
 const REDIRECT: u16 = 15;
+/// A redirect of a LEASE_ALLOC, with its reasons.
+const EXPLAINED: u16 = 16;
 /// Bytes of a fence with an empty reason.
 const FENCE_MIN_LEN: usize = 16 + 2 + 16 + 8 + 4;
 
@@ -25,7 +27,14 @@ pub(crate) fn read(
     let at = r.offset();
     match r.u16("status")? {
         SUCCESS => read_reply(message_type()?, r).map(Ok),
-        REDIRECT if may_be_redirected(message_type()?) => read_redirect(r).map(Ok),
+        REDIRECT if may_be_redirected(message_type()?) => {
+            read_candidates(r).map(Reply::Redirect).map(Ok)
+        }
+        EXPLAINED if message_type()? == MessageType::LeaseAlloc => {
+            let candidates = read_candidates(r)?;
+            let why = r.text(EXPLANATION_BYTES_MAX, "explanation")?;
+            Ok(Ok(Reply::Explained { candidates, why }))
+        }
         code => read_refused(at, code, r).map(Err),
     }
 }
@@ -45,12 +54,12 @@ fn may_be_redirected(message_type: MessageType) -> bool {
     )
 }
 
-fn read_redirect(r: &mut Reader<'_>) -> Decoded<Reply> {
+fn read_candidates(r: &mut Reader<'_>) -> Decoded<Vec<Candidate>> {
     let at = r.offset();
     let candidates = fleet::read_candidates(r)?;
     match candidates.is_empty() {
         true => Err(invalid_args(at, "candidates", "1 to 8", error::number(0))),
-        false => Ok(Reply::Redirect(candidates)),
+        false => Ok(candidates),
     }
 }
 
@@ -176,6 +185,7 @@ pub(crate) fn fits(message_type: Option<MessageType>, answer: &Answer) -> bool {
                 | M::LeaseRotate
         ),
         Reply::Redirect(candidates) => may_be_redirected(asked) && !candidates.is_empty(),
+        Reply::Explained { candidates, .. } => asked == M::LeaseAlloc && !candidates.is_empty(),
         Reply::Leases(_) => asked == M::LeaseList,
         Reply::Revoked(_) => asked == M::LeaseRevoke,
         Reply::Fences(_) => asked == M::FenceList,
@@ -191,8 +201,12 @@ pub(crate) fn fits(message_type: Option<MessageType>, answer: &Answer) -> bool {
 pub(crate) fn write(w: &mut Writer, answer: &Answer) {
     match answer {
         Ok(reply) => {
-            let is_redirect = matches!(reply, Reply::Redirect(_));
-            write_reply(w.u16(if is_redirect { REDIRECT } else { SUCCESS }), reply);
+            let status = match reply {
+                Reply::Redirect(_) => REDIRECT,
+                Reply::Explained { .. } => EXPLAINED,
+                _ => SUCCESS,
+            };
+            write_reply(w.u16(status), reply);
         }
         Err(refusal) => write_refusal(w, refusal),
     }
@@ -231,6 +245,10 @@ fn write_reply(w: &mut Writer, reply: &Reply) {
         }
         Reply::Fences(fences) => write_fences(w, fences),
         Reply::Redirect(candidates) => fleet::write_candidates(w, candidates),
+        Reply::Explained { candidates, why } => {
+            fleet::write_candidates(w, candidates);
+            w.text(why, EXPLANATION_BYTES_MAX);
+        }
         Reply::FenceCleared | Reply::Reported | Reply::Forgotten => (),
         Reply::Nodes(page) => fleet::write_page(w, page),
         Reply::FleetLeases(page) => fleet_leases::write_page(w, page),

@@ -53,6 +53,10 @@ tags! {
     LEASE_REDIRECT = 0x090F, "redirect";
     /// [`crate::Affinity`]; may repeat.
     LEASE_AFFINITY = 0x0910, "affinity";
+    /// [`crate::Tried`]; may repeat.
+    LEASE_TRIED = 0x0911, "tried node";
+    /// `u8`, 0 or 1.
+    LEASE_EXPLAIN = 0x0912, "explain";
     /// `u8`, [`crate::RefusalClass`].
     REFUSAL_CLASS = 0x0A01, "refusal class";
     /// UTF-8.

@@ -187,6 +187,13 @@ impl Leases {
         })
     }
 
+    /// The nodes that report leases of the tenant. A tenant with more leases than are looked at may have some elsewhere.
+    pub(crate) fn nodes_of(&self, tenant: &str) -> impl Iterator<Item = NodeId> {
+        const LOOKED_AT_MAX: usize = 4_096;
+        let its = self.tenants.get(tenant).into_iter().flatten();
+        its.take(LOOKED_AT_MAX).map(|(_, node_id)| *node_id)
+    }
+
     /// The leases of `whose` behind `after`, as many as a page has.
     pub(crate) fn page(&self, after: Key, whose: Whose<'_>) -> FleetLeases {
         let behind = (Bound::Excluded(after), Bound::Unbounded);

@@ -8,7 +8,7 @@ use fabricbios_wire::{
     Transport, health,
 };
 
-use crate::{Offer, View, score, view::Member};
+use crate::{Asking, Offer, View, score::Wishes, view::Member};
 
 /// Why a resource on offer cannot grant the request, in the order in which it is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,22 +21,38 @@ enum Removed {
     Transport,
     /// It has less than the amount.
     Room,
+    /// The request leaves its node out. Looked at first.
+    LeftOut,
+    /// It is not near what the request requires. Looked at next.
+    Affinity,
 }
+
+/// Nodes, each with one resource.
+pub(crate) type Ranked<'a> = Vec<(&'a Member, &'a Offer)>;
 
 /// How many resources each filter has removed.
 #[derive(Clone, Debug, Default)]
-struct Counts {
+pub(crate) struct Counts {
     offers: usize,
-    removed: [usize; 4],
+    removed: [usize; 6],
+}
+
+impl Counts {
+    /// The number of all resources of the kind.
+    pub(crate) fn offers(&self) -> usize {
+        self.offers
+    }
 }
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const WHY: [&str; 4] = [
+        const WHY: [&str; 6] = [
             "fenced",
             "without the class",
             "without the transport",
             "with less room",
+            "of nodes that the request leaves out",
+            "without the required affinity",
         ];
         let told = { self.removed.iter().zip(WHY) }.filter(|(count, _)| **count > 0);
         for (at, (count, why)) in told.enumerate() {
@@ -48,20 +64,28 @@ impl fmt::Display for Counts {
 }
 
 impl View {
-    /// The nodes that may grant the request, the best first, each with one resource: of healthy nodes and resources those with
-    /// the most room, which spreads leases over nodes. `seed` decides among equal ones.
+    /// The nodes that may grant the request of somebody without leases, see [`View::place_for`].
+    ///
+    /// # Errors
+    /// None may at the moment.
+    pub fn place(&self, request: &LeaseAllocRequest, seed: u64) -> Result<Vec<Candidate>, Refusal> {
+        let asking = Asking {
+            seed,
+            ..Asking::default()
+        };
+        self.place_for(request, &asking)
+    }
+
+    /// The nodes that may grant the request, the best first, each with one resource.
     ///
     /// # Errors
     /// None may at the moment. The refusal is transient: a node that does not report now may.
-    pub fn place(&self, request: &LeaseAllocRequest, seed: u64) -> Result<Vec<Candidate>, Refusal> {
-        let mut counts = Counts::default();
-        let mut found: Vec<_> = { self.members.values() }
-            .filter_map(|member| best_of(member, request, &mut counts))
-            .collect();
-        if found.is_empty() {
-            return Err(self.refusal(request, &counts));
-        }
-        score::order(&mut found, class(&request.terms), seed);
+    pub fn place_for(
+        &self,
+        request: &LeaseAllocRequest,
+        asking: &Asking<'_>,
+    ) -> Result<Vec<Candidate>, Refusal> {
+        let (mut found, ..) = self.ranked(request, asking)?;
         found.truncate(CANDIDATES_MAX);
         let candidates = found.into_iter().map(|(member, offer)| Candidate {
             node_id: member.told.node_id,
@@ -69,6 +93,24 @@ impl View {
             resource_id: offer.resource_id,
         });
         Ok(candidates.collect())
+    }
+
+    /// All that may grant the request, the best first, how many resources each filter has removed, and the order.
+    pub(crate) fn ranked<'a>(
+        &'a self,
+        request: &LeaseAllocRequest,
+        asking: &Asking<'a>,
+    ) -> Result<(Ranked<'a>, Counts, Wishes<'a>), Refusal> {
+        let wishes = self.wishes(request, class(&request.terms), asking)?;
+        let mut counts = Counts::default();
+        let mut found: Vec<_> = { self.members.values() }
+            .filter_map(|member| best_of(member, request, &wishes, &mut counts))
+            .collect();
+        if found.is_empty() {
+            return Err(self.refusal(request, &counts));
+        }
+        wishes.order(&mut found);
+        Ok((found, counts, wishes))
     }
 
     fn refusal(&self, request: &LeaseAllocRequest, counts: &Counts) -> Refusal {
@@ -105,6 +147,7 @@ impl View {
 fn best_of<'a>(
     member: &'a Member,
     request: &LeaseAllocRequest,
+    wishes: &Wishes<'_>,
     counts: &mut Counts,
 ) -> Option<(&'a Member, &'a Offer)> {
     let class = class(&request.terms);
@@ -114,13 +157,25 @@ fn best_of<'a>(
     });
     let fits = of_kind.filter(|offer| {
         counts.offers += 1;
-        let removed = removed(offer, request, class);
+        let removed = match () {
+            () if wishes.leave_out(member) => Some(Removed::LeftOut),
+            () if !wishes.affinities.allow(member, offer) => Some(Removed::Affinity),
+            () => removed(offer, request, class),
+        };
         if let Some(why) = removed {
             counts.removed[why as usize] += 1;
         }
         removed.is_none()
     });
-    let best = fits.min_by_key(|it| (!it.is_well(), it.available_of(class), it.resource_id))?;
+    let best = fits.min_by_key(|it| {
+        let disliking = wishes.disliking(member, it);
+        (
+            !it.is_well(),
+            disliking,
+            it.available_of(class),
+            it.resource_id,
+        )
+    })?;
     Some((member, best))
 }
 

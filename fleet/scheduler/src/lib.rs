@@ -19,6 +19,7 @@ use fabricbios_fabric::Fabric;
 use fabricbios_wire::NodeId;
 
 pub use embedded::EmbeddedEtcd;
+pub use fabricbios_placement::Policy;
 pub use settings::{EtcdSettings, Settings};
 
 /// How long a stop waits for requests that are being answered.
@@ -48,8 +49,8 @@ impl Scheduler {
     /// An identity cannot be used, the address cannot be listened on, or there is no etcd to start.
     pub fn start_with(settings: &Settings, etcd: &EtcdSettings) -> anyhow::Result<Self> {
         let fabric = Fabric::open_scheduler(&settings.identity, SystemTime::now())?;
-        let id = fabric.node_id();
-        tracing::info!(scheduler_id = %id, fabric = %fabric.id(), "the scheduler's fabric");
+        let (id, policy) = (fabric.node_id(), settings.policy);
+        tracing::info!(scheduler_id = %id, fabric = %fabric.id(), %policy, "the scheduler's fabric");
         let (urls, identity, embedded) = match etcd.read()? {
             settings::Etcd::None => (Vec::new(), PathBuf::new(), None),
             settings::Etcd::At { urls, identity } => (urls, identity, None),
@@ -59,10 +60,10 @@ impl Scheduler {
             }
         };
         let (queue, store) = match urls.is_empty() {
-            true => (owner::start(id, None), None),
+            true => (owner::start(id, policy, None), None),
             false => {
                 let (store, news, running) = store::start(&urls, &identity, fabric.id(), id)?;
-                (owner::start(id, Some((store, news))), Some(running))
+                (owner::start(id, policy, Some((store, news))), Some(running))
             }
         };
         let server = Server::start(

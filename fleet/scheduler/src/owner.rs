@@ -7,7 +7,7 @@ use std::{
 };
 
 use fabricbios_control::{PeerConnection, PeerRequest};
-use fabricbios_placement::{NotTaken, Reporter, View, Whose};
+use fabricbios_placement::{Asking, NotTaken, Policy, Reporter, View, Whose};
 use fabricbios_wire::{
     Answer, Epoch, LeaseAllocRequest, LeaseError, LeaseId, LeaseReport, NodeId, NodeIdentity,
     NodeReport, Refusal, RefusalClass, Reply, Request, Role,
@@ -23,12 +23,16 @@ use crate::{
 const ONE_LINE_PER: Duration = Duration::from_secs(10);
 
 /// Starts the task, with etcd or without. It ends when the last clone of the queue is dropped.
-pub(crate) fn start(scheduler_id: NodeId, etcd: Option<(Store, mpsc::Receiver<News>)>) -> Queue {
+pub(crate) fn start(
+    scheduler_id: NodeId,
+    policy: Policy,
+    etcd: Option<(Store, mpsc::Receiver<News>)>,
+) -> Queue {
     let (store, news) = etcd.unzip();
     // Without etcd there are no news.
     let news = news.unwrap_or_else(|| mpsc::channel(1).1);
     let (queue, of_nodes, of_clients) = Queue::new();
-    tokio::spawn(Task::new(scheduler_id, store).run(of_nodes, of_clients, news));
+    tokio::spawn(Task::new(scheduler_id, policy, store).run(of_nodes, of_clients, news));
     queue
 }
 
@@ -43,6 +47,7 @@ struct Task {
     /// When this scheduler started: its identity says so.
     epoch: Epoch,
     view: View,
+    policy: Policy,
     /// Where it is kept who belongs to the fabric; `None`: without etcd.
     store: Option<Store>,
     /// What the last warning of each node was, and when.
@@ -57,12 +62,13 @@ struct Task {
 }
 
 impl Task {
-    fn new(scheduler_id: NodeId, store: Option<Store>) -> Self {
+    fn new(scheduler_id: NodeId, policy: Policy, store: Option<Store>) -> Self {
         let (ended, ends) = mpsc::unbounded_channel();
         Self {
             scheduler_id,
             epoch: Epoch(now_unix_ms()),
             view: View::default(),
+            policy,
             store,
             told: HashMap::new(),
             said: HashMap::new(),
@@ -97,7 +103,7 @@ impl Task {
         let answer = match &request.request {
             Request::Ping(number) => Ok(Reply::Pong(*number)),
             Request::GetIdentity => Ok(Reply::Identity(self.identity(&request))),
-            Request::LeaseAlloc(wanted) => self.place(wanted),
+            Request::LeaseAlloc(wanted) => self.place(wanted, &request.principal.tenant),
             Request::NodeList(after) => Ok(Reply::Nodes(self.view.page(*after))),
             Request::NodeForget(id) => {
                 let id = *id;
@@ -132,7 +138,7 @@ impl Task {
         }
     }
 
-    fn place(&self, wanted: &LeaseAllocRequest) -> Answer {
+    fn place(&self, wanted: &LeaseAllocRequest, tenant: &str) -> Answer {
         if !wanted.follows_redirect {
             let why = "this is a scheduler, which grants nothing, and the client does not follow a redirect to a node: use a \
                 newer client, or ask a node itself; `fabricctl node list` names the nodes";
@@ -141,9 +147,17 @@ impl Task {
         let mut seed = [0; 8];
         // Without randomness the order of equal nodes is the same each time.
         getrandom::fill(&mut seed).ok();
-        let placed = self.view.place(wanted, u64::from_ne_bytes(seed));
-        let placed = placed.map_err(|refusal| self.view.with_away(refusal));
-        placed.map(Reply::Redirect)
+        let asking = Asking {
+            tenant,
+            policy: self.policy,
+            seed: u64::from_ne_bytes(seed),
+        };
+        let placed = match wanted.explain {
+            true => { self.view.explain(wanted, &asking) }
+                .map(|(candidates, why)| Reply::Explained { candidates, why }),
+            false => self.view.place_for(wanted, &asking).map(Reply::Redirect),
+        };
+        placed.map_err(|refusal| self.view.with_away(refusal))
     }
 
     /// Removes a member that is away from etcd; the task that has the connection answers.

@@ -4,6 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use anyhow::bail;
 use clap::Args;
+use fabricbios_placement::Policy;
 
 /// What a scheduler is started with.
 #[derive(Clone, Debug, Args)]
@@ -15,6 +16,10 @@ pub struct Settings {
     /// Where nodes and clients connect (QUIC over UDP)
     #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:5704")]
     pub listen: SocketAddr,
+    /// Which of the nodes that have room comes first: spread (the one with the largest free share), binpack (the smallest),
+    /// or cache-aware (one that has leases of the caller, then as spread)
+    #[arg(long, value_name = "POLICY", default_value_t)]
+    pub policy: Policy,
 }
 
 /// Where it is kept who belongs to the fabric. By default nowhere: a scheduler then knows only the nodes that report.

@@ -8,10 +8,10 @@ use std::{
 
 use fabricbios_client::{Error, FleetNode, Identity, Node};
 use fabricbios_fabric::FabricDirectory;
-use fabricbios_scheduler::{Scheduler, Settings};
+use fabricbios_scheduler::{Policy, Scheduler, Settings};
 use fabricbios_wire::{
-    FleetLease, IssueRequest, LEASES_PER_REPORT_MAX, LeaseAllocRequest, LeaseError, LeaseId,
-    LeasePhase, RefusalClass, Reply, Request, ResourceType, Role,
+    Affinity, FleetLease, IssueRequest, LEASES_PER_REPORT_MAX, LeaseAllocRequest, LeaseError,
+    LeaseId, LeaseIntent, LeasePhase, RefusalClass, Reply, Request, ResourceType, Role, Tried,
 };
 
 use crate::daemon::*;
@@ -50,6 +50,7 @@ impl Fleet {
         let settings = Settings {
             identity: self.identity.clone(),
             listen: self.listen,
+            policy: Policy::default(),
         };
         let scheduler = Scheduler::start(&settings)?;
         self.listen = scheduler.local_addr();
@@ -253,6 +254,58 @@ async fn a_lease_is_used_through_the_scheduler_by_its_tenant_alone() {
     let freed = blues.lease_async(Request::LeaseFree(id)).await.unwrap();
     assert_eq!(freed.phase, LeasePhase::Freed);
     until_told(&blues, <[FleetLease]>::is_empty).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_goes_to_the_node_of_another_one_of_its_tenant_or_away_from_a_named_node() {
+    let fleet = Fleet::new();
+    let places = [Place::new(), Place::new()];
+    let _daemons = [fleet.node(&places[0]), fleet.node(&places[1])];
+    let operator = fleet.client().await;
+    fleet.until_reported(&operator, 2).await;
+    let [blue, red] = [fleet.tenant("blue"), fleet.tenant("red")];
+    let (blues, reds) = (fleet.client_of(&blue).await, fleet.client_of(&red).await);
+    let first = blues
+        .acquire_async(request(ResourceType::Mem))
+        .await
+        .unwrap();
+
+    let near = Affinity {
+        category: 2,
+        strength: 1,
+        target_type: 2,
+        target: first.info.lease_id.0.to_be_bytes().to_vec(),
+    };
+    let near = LeaseAllocRequest {
+        intent: LeaseIntent {
+            affinities: vec![near],
+            ..LeaseIntent::default()
+        },
+        ..request(ResourceType::Mem)
+    };
+    // The scheduler may not know of the first lease yet, and refuses for now.
+    let patient = blues.patient(PATIENCE);
+    for _ in 0..4 {
+        let granted = patient.acquire_async(near.clone()).await.unwrap();
+        assert_eq!(granted.node.id(), first.node.id());
+    }
+    let of_nobody = reds.acquire_async(near.clone()).await.unwrap_err();
+    assert!(of_nobody.to_string().contains("of yours"), "{of_nobody}");
+
+    let told = patient.explain_async(near.clone()).await.unwrap();
+    assert_eq!(Some(told.candidates[0].node_id), first.node.id());
+    let says = "1 without the required affinity";
+    assert!(told.why.contains(says), "{}", told.why);
+    assert_eq!(told.candidates.len(), 1);
+
+    let away = LeaseAllocRequest {
+        tried: vec![Tried::avoided(first.node.id().unwrap())],
+        ..request(ResourceType::Mem)
+    };
+    for _ in 0..4 {
+        let granted = blues.acquire_async(away.clone()).await.unwrap();
+        assert_ne!(granted.node.id(), first.node.id());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

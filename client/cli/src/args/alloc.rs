@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use clap::Args;
-use fabricbios_wire::Affinity;
+use fabricbios_wire::{Affinity, NodeId};
 
 use crate::values::{self, Named};
 
@@ -21,10 +21,17 @@ pub(crate) struct Term {
     #[arg(long, value_name = "NAME|ID", value_parser = values::resource)]
     pub(crate) resource: Option<Named>,
     /// What the lease should be near to or far from: required, preferred or avoid; then resource, node,
-    /// rack, tenant or data; then a name or an id. Repeat the flag for each of several. The
-    /// node keeps affinities with the lease and does not act on them
+    /// rack, tenant or data; then a name or an id. Repeat the flag for each of several. A scheduler acts on
+    /// affinities; a node keeps them with the lease
     #[arg(long, value_name = "STRENGTH:CATEGORY=TARGET", value_parser = values::affinity)]
     pub(crate) affinity: Vec<Affinity>,
+    /// A node that the scheduler is not to name, by its id, such as one that did not answer. Repeat the flag for each of
+    /// several, 16 at most
+    #[arg(long, value_name = "HEX", value_parser = values::avoided)]
+    pub(crate) avoid_node: Vec<NodeId>,
+    /// Ask the scheduler which nodes it would name, and why, and for no lease
+    #[arg(long)]
+    pub(crate) explain: bool,
 }
 
 /// What leases with contents have.

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use fabricbios_client::{Granted, Node, lease_json};
 use fabricbios_wire::{
     AFFINITIES_MAX, LeaseAllocRequest, LeaseId, LeaseInfo, LeaseIntent, LeaseTerms, Request,
+    TRIED_MAX, Tried,
 };
 
 use super::resource;
@@ -14,11 +15,14 @@ use crate::{
     json::{Field, Object, field},
     kinds::{self, Alloc},
     lease_text,
-    output::Output,
+    output::{Output, one_line},
 };
 
 pub(super) fn run(node: &Node, what: Alloc, output: Output) -> Result<(), Failure> {
     let request = what.request(node)?;
+    if request.explain {
+        return explain(node, request, output);
+    }
     let asked = request.capacity;
     let lease = node.acquire(request)?;
     if !output.json {
@@ -31,6 +35,23 @@ pub(super) fn run(node: &Node, what: Alloc, output: Output) -> Result<(), Failur
         .map_err(|failure| failure.and_message(&give_back(&lease.node, lease.info.lease_id)));
     close_other(&lease.node, node);
     printed
+}
+
+/// Prints which nodes the scheduler would name, and why.
+fn explain(node: &Node, request: LeaseAllocRequest, output: Output) -> Result<(), Failure> {
+    let told = node.explain(request)?;
+    let candidates: Vec<Object<'_>> = { told.candidates.iter() }
+        .map(|it| {
+            Object::from([
+                field("node_id", it.node_id.to_string()),
+                field("address", it.endpoint.to_string()),
+                field("resource_id", it.resource_id.to_string()),
+            ])
+        })
+        .collect();
+    let why: Vec<String> = told.why.lines().map(one_line).collect();
+    let json = Object::from([field("candidates", candidates), field("why", why.clone())]);
+    output.print(&json, || why.join("\n"))
 }
 
 /// A new lease with its node; with the requested capacity, if the granted one is larger.
@@ -101,6 +122,11 @@ pub(crate) fn request_of(
             "a lease has at most {AFFINITIES_MAX} of --affinity"
         )));
     }
+    if term.avoid_node.len() > TRIED_MAX {
+        return Err(Failure::usage(format!(
+            "a request has at most {TRIED_MAX} of --avoid-node"
+        )));
+    }
     let terms = terms.into();
     let kind = terms.resource_type();
     let named = term
@@ -112,6 +138,10 @@ pub(crate) fn request_of(
             affinities: term.affinity,
             ..LeaseIntent::default()
         },
+        tried: { term.avoid_node.into_iter() }
+            .map(Tried::avoided)
+            .collect(),
+        explain: term.explain,
         terms,
         ..LeaseAllocRequest::new(kind, capacity, term.secs)
     })

@@ -89,6 +89,13 @@ pub(crate) fn node_id(text: &str) -> Result<NodeId, BadValue> {
         .map_err(|error| format!("{error}; {hint}").into())
 }
 
+/// The id of a node of a fabric.
+pub(crate) fn avoided(text: &str) -> Result<NodeId, BadValue> {
+    let hint = "write the whole id, as `fabricctl --json node list` shows it";
+    text.parse()
+        .map_err(|error| format!("{error}; {hint}").into())
+}
+
 /// A resource on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Named {

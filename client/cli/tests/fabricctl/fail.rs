@@ -205,6 +205,10 @@ fn wrong_arguments_are_told_in_one_line_and_nobody_is_asked() {
             "lease alloc net --mbps 1 --secs 1 --affinity rack=r1",
             "STRENGTH:CATEGORY=TARGET",
         ),
+        (
+            "lease alloc net --mbps 1 --secs 1 --avoid-node 1a1a",
+            "node list",
+        ),
         ("lease query 123", "32"),
         (
             "lease query 00000000000000000000000000000000",
@@ -239,6 +243,12 @@ fn wrong_arguments_are_told_in_one_line_and_nobody_is_asked() {
         assert_eq!((status, &object["error"]), (2, &json!("usage")), "{line}");
     }
     let many = " --affinity avoid:rack=r1".repeat(17);
+    let (status, text) = line_of(
+        &node,
+        &format!("lease alloc mem --bytes 1MiB --secs 1{many}"),
+    );
+    assert!(status == 2 && text.contains("at most 16"), "{text}");
+    let many = format!(" --avoid-node {}", "1a".repeat(32)).repeat(17);
     let (status, text) = line_of(
         &node,
         &format!("lease alloc mem --bytes 1MiB --secs 1{many}"),

@@ -5,13 +5,17 @@ use std::net::SocketAddr;
 use fabricbios_wire::{
     Answer, AwayNode, CpuCap, CpuIsolationClass, Epoch, FlatEntry, FleetNode, FleetPage,
     InventoryExtension, InventoryForm, LeaseError, MemArena, NodeId, RefusalClass, Reply, Request,
-    ResourceId, ResourceInventory, ResourceType, health,
+    ResourceId, ResourceInventory, ResourceType, Tried, health,
 };
 use serde_json::json;
 
 use crate::{
     LEASE_TEXT,
-    common::{FakeNode, fleet::Fleet, refuse},
+    common::{
+        FakeNode,
+        fleet::{Fleet, candidate},
+        refuse,
+    },
     fails,
     gpu::{RUN, World, gpu_lease},
     granting, json_of, text_of,
@@ -32,6 +36,56 @@ fn a_new_lease_says_which_node_has_it() {
     assert!(text.contains(&row), "{text}");
     let direct = text_of(&node, line);
     assert!(!direct.contains(&node.addr()), "{direct}");
+}
+
+#[test]
+fn a_scheduler_explains_which_nodes_it_would_name_and_no_lease_is_asked_for() {
+    let fleet = Fleet::new();
+    let node = fleet.node(granting());
+    let named = candidate(&node);
+    let scheduler = fleet.scheduler(move |request: &Request| match request {
+        Request::LeaseAlloc(asked) if asked.explain => Ok(Reply::Explained {
+            candidates: vec![named],
+            why: "policy spread\n1. the only\u{1b} one".into(),
+        }),
+        other => panic!("{other:?}"),
+    });
+    let line = "lease alloc mem --bytes 1MiB --secs 60 --explain";
+    let told = json!({
+        "candidates": [{
+            "node_id": node.id().to_string(), "address": node.addr(),
+            "resource_id": named.resource_id.to_string(),
+        }],
+        "why": ["policy spread", "1. the only  one"],
+    });
+    assert_eq!(json_of(&scheduler, line), told);
+    assert_eq!(
+        text_of(&scheduler, line),
+        "policy spread\n1. the only  one\n"
+    );
+    assert_eq!(node.asked(), []);
+    let (status, error) = fails(&node, line);
+    assert_eq!((status, &error["error"]), (2, &json!("usage")));
+    assert_eq!(node.asked(), []);
+}
+
+#[test]
+fn a_node_is_left_out_of_a_search() {
+    let fleet = Fleet::new();
+    let (bad, good) = (fleet.node(granting()), fleet.node(granting()));
+    let scheduler = fleet.redirecting_to(&[&good]);
+    let line = format!(
+        "lease alloc mem --bytes 1MiB --secs 60 --avoid-node {}",
+        bad.id()
+    );
+    assert_eq!(json_of(&scheduler, &line)["node"], good.addr());
+    let Some(Request::LeaseAlloc(asked)) = scheduler.asked().pop() else {
+        panic!("{:?}", scheduler.asked())
+    };
+    assert_eq!(asked.tried, [Tried::avoided(bad.id())]);
+    let (status, error) = fails(&bad, &line);
+    assert_eq!((status, &error["error"]), (2, &json!("usage")));
+    assert_eq!(bad.asked(), []);
 }
 
 #[test]

@@ -23,6 +23,7 @@ mod pins;
 mod renewals;
 mod routes;
 mod transfers;
+mod tried;
 
 use common::{FakeNode, granted, lease};
 use fabricbios_client::{Identity, MemBuilder};

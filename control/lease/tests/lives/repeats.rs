@@ -46,6 +46,20 @@ fn a_repeat_gets_the_same_lease_with_its_key_and_takes_no_capacity() {
 }
 
 #[test]
+fn what_a_repeat_says_to_schedulers_makes_no_other_request() {
+    let mut world = world();
+    let first = world.granted_for(asked(1));
+    let again = LeaseAllocRequest {
+        follows_redirect: true,
+        explain: true,
+        tried: vec![Tried::avoided(NodeId([7; 32]))],
+        ..asked(1)
+    };
+    let ticket = world.ask(Request::LeaseAlloc(again));
+    assert_eq!(world.lease(ticket).lease_id, first.lease_id);
+}
+
+#[test]
 fn requests_with_other_tokens_or_none_get_leases_of_their_own() {
     let mut world = world();
     let ids = [asked(1), asked(2), over(UDP, 60, 10), over(UDP, 60, 10)]

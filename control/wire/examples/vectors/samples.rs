@@ -29,6 +29,8 @@ pub(crate) fn full_alloc() -> LeaseAllocRequest {
         rotate_on_renew: true,
         request_token: Some(TOKEN),
         follows_redirect: true,
+        tried: tried(),
+        explain: true,
         ..alloc(ResourceType::Mem)
     }
     .with_terms(mem::memory_of(vec![mem::peer()]))
@@ -61,6 +63,20 @@ pub(crate) fn affinities() -> Vec<Affinity> {
         near(2, 2, 3, &NODE.0),
         near(3, 2, 4, "rack-é".as_bytes()),
         near(5, 2, 4, b"model-7"),
+    ]
+}
+
+pub(crate) fn tried() -> Vec<Tried> {
+    let refused = |last: u8, error, class| Tried {
+        node_id: NodeId([last; 32]),
+        refused: error,
+        class,
+    };
+    vec![
+        refused(9, Some(LeaseError::ResourceBusy), RefusalClass::Transient),
+        refused(3, Some(LeaseError::Unavailable), RefusalClass::Permanent),
+        refused(9, None, RefusalClass::Transient),
+        refused(4, None, RefusalClass::Policy),
     ]
 }
 

@@ -114,6 +114,9 @@ pub(crate) fn answer() -> impl Strategy<Value = (MessageType, Answer)> {
         }),
         (select(redirected), fleet::candidates())
             .prop_map(|(message, it)| (message, Ok(Reply::Redirect(it)))),
+        (fleet::candidates(), text(200)).prop_map(|(candidates, why)| {
+            (M::LeaseAlloc, Ok(Reply::Explained { candidates, why }))
+        }),
         select(vec![M::NodeReport, M::NodeLeases]).prop_map(|it| (it, Ok(Reply::Reported))),
         fleet::leases().prop_map(|it| (M::FleetLeases, Ok(Reply::FleetLeases(it)))),
         Just((M::NodeForget, Ok(Reply::Forgotten))),
@@ -169,6 +172,18 @@ fn request_token() -> impl Strategy<Value = Option<RequestToken>> {
     option::of((1..=u128::MAX).prop_map(RequestToken))
 }
 
+fn tried() -> impl Strategy<Value = Tried> {
+    let said = (
+        option::of(select(LeaseError::ALL)),
+        select(RefusalClass::ALL),
+    );
+    (any::<[u8; 32]>(), said).prop_map(|(id, (refused, class))| Tried {
+        node_id: NodeId(id),
+        refused,
+        class,
+    })
+}
+
 fn alloc() -> impl Strategy<Value = LeaseAllocRequest> {
     let amounts = (1..=u64::MAX, 1..=u32::MAX, any::<u32>());
     let rest = (
@@ -177,6 +192,8 @@ fn alloc() -> impl Strategy<Value = LeaseAllocRequest> {
         select(Transport::ALL),
         any::<(bool, bool)>(),
         request_token(),
+        vec(tried(), 0..=TRIED_MAX),
+        any::<bool>(),
     );
     // Any other code is a kind that is never leased.
     let kind = prop_oneof![kind(), resource_type()];
@@ -190,6 +207,8 @@ fn alloc() -> impl Strategy<Value = LeaseAllocRequest> {
             rotate_on_renew: rest.3.0,
             follows_redirect: rest.3.1,
             request_token: rest.4,
+            tried: rest.5,
+            explain: rest.6,
             ..LeaseAllocRequest::new(kind, amounts.0, amounts.1)
         };
         terms.into_iter().fold(plain, LeaseAllocRequest::with_terms)

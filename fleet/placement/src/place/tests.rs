@@ -25,9 +25,10 @@ fn nodes(placed: Result<Vec<Candidate>, Refusal>) -> Vec<NodeId> {
 
 #[test]
 fn the_node_with_the_most_room_comes_first_and_those_with_too_little_not_at_all() {
-    let view = view(&[50, 99, 10, 70]);
-    assert_eq!(nodes(view.place(&mem(50), 1)), [node(2), node(4), node(1)]);
-    let first = view.place(&mem(50), 1).unwrap()[0];
+    let view = view(&[50 << 20, 999 << 20, 10 << 20, 700 << 20]);
+    let wanted = mem(50 << 20);
+    assert_eq!(nodes(view.place(&wanted, 1)), [node(2), node(4), node(1)]);
+    let first = view.place(&wanted, 1).unwrap()[0];
     assert_eq!(first.resource_id, ResourceId(3));
     assert_eq!(first.endpoint.to_string(), "192.0.2.2:5760");
 }

@@ -11,7 +11,7 @@ use std::{
 use fabricbios_client::{Error, Identity, Node};
 use fabricbios_control::Caller;
 use fabricbios_fabric::{Fabric, FabricDirectory, Member};
-use fabricbios_scheduler::{EmbeddedEtcd, EtcdSettings, Scheduler, Settings};
+use fabricbios_scheduler::{EmbeddedEtcd, EtcdSettings, Policy, Scheduler, Settings};
 use fabricbios_wire::{
     Epoch, InventoryExtension, LeaseAllocRequest, MemArena, NodeId, NodeReport, Reply, Request,
     ResourceId, ResourceInventory, ResourceType, Role, Transport, health,
@@ -55,6 +55,7 @@ impl World {
         let settings = Settings {
             identity: self.directory.scheduler_identity(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            policy: Policy::default(),
         };
         let etcd = EtcdSettings {
             etcd,

@@ -97,6 +97,8 @@ impl UsedSession {
                     secs: secs.unwrap_or(60),
                     resource,
                     affinity: Vec::new(),
+                    avoid_node: Vec::new(),
+                    explain: false,
                 };
                 let request = gpu_request(node, vram, term, class)?;
                 let Granted { node, info, .. } = node.acquire(request)?;

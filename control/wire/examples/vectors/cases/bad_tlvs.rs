@@ -30,6 +30,7 @@ pub(crate) fn bad_classes(c: &mut Vec<Case>) {
             0x0908,
             [0x02, 0x03, 0x7F, 0x80, 0xFE, 0xFF],
         ),
+        ("explain", 0x0912, [0x02, 0x03, 0x7F, 0x80, 0xFE, 0xFF]),
         ("redirect", 0x090F, [0x02, 0x03, 0x7F, 0x80, 0xFE, 0xFF]),
         (
             "gpu_execution_mode",
@@ -111,5 +112,15 @@ pub(crate) fn bad_tlvs(c: &mut Vec<Case>) {
         "a resource id of zero",
         near(&[&[1, 1, 1, 0, 16][..], &[0; 16]].concat()),
     );
+    let tried = |status: u16, class: u8| {
+        tlv(0x0911, &[&[7; 32][..], &status.to_be_bytes(), &[class]].concat())
+    };
+    bad_tlv(c, "tried_status_15", "a status of no refusal", tried(15, 1));
+    bad_tlv(c, "tried_status_ffff", "an unknown status", tried(0xFFFF, 1));
+    bad_tlv(c, "tried_class_3", "class 3", tried(4, 3));
+    bad_tlv(c, "tried_length_34", "length 34", tlv(0x0911, &[1; 34]));
+    bad_tlv(c, "tried_length_36", "length 36", tlv(0x0911, &[1; 36]));
+    bad_tlv(c, "tried_truncated", "a value of 3 bytes", tried(4, 1)[..7].to_vec());
+    bad_tlv(c, "tried_17", "one more than 16", tried(4, 1).repeat(17));
     bad_tlv(c, "affinity_17", "one more than 16", near(&[1, 1, 4, 0, 1, b'x']).repeat(17));
 }

@@ -149,6 +149,14 @@ pub(crate) fn answers(c: &mut Vec<Case>) {
     let redirect = |count: u8| Reply::Redirect((1..=count).map(candidate).collect());
     answer(c, "redirect", "LEASE_ALLOC goes to one node", M::LeaseAlloc, redirect(1));
     answer(c, "redirect_8", "LEASE_ALLOC goes to one of eight nodes", M::LeaseAlloc, redirect(8));
+    let explained = |why: &str| Reply::Explained {
+        candidates: vec![candidate(1), candidate(2)],
+        why: why.to_owned(),
+    };
+    answer(c, "explained", "the same with its reasons", M::LeaseAlloc, explained("1 fenced\nbest: é"));
+    answer(c, "explained_empty", "reasons without a byte", M::LeaseAlloc, explained(""));
+    let longest = "x".repeat(EXPLANATION_BYTES_MAX);
+    answer(c, "explained_longest", "reasons of 4,096 bytes", M::LeaseAlloc, explained(&longest));
     answer(c, "node_report", "NODE_REPORT is taken", M::NodeReport, Reply::Reported);
     let other = ResourceInventory { node_id: NodeId([0x5b; 32]), ..nothing() };
     let last = other.node_id;
@@ -206,6 +214,19 @@ pub(crate) fn bad_redirects(c: &mut Vec<Case>) {
     add("cut", "a candidate of 65 bytes", ALLOC, &redirect(1, &[one[..65].to_vec()]), Malformed);
     add("trailing", "a byte after the candidates", ALLOC, &redirect(1, &[one.clone(), vec![0]]), Malformed);
     add("resource_0", "a resource id of zero", ALLOC, &redirect(1, &[to(endpoint(7), 0)]), InvalidArgs);
+    let mut explained = |name: &str, about: &str, message: u16, text: &[u8], error| {
+        let mut payload = redirect(1, &[one.clone(), text.to_vec()]);
+        payload[1] = 16;
+        add(&format!("why_{name}"), about, message, &payload, error);
+    };
+    let longer = counted(&[b'x'; EXPLANATION_BYTES_MAX + 1]);
+    explained("none", "an explained redirect without reasons", ALLOC, &[], Malformed);
+    explained("4097", "reasons one byte too long", ALLOC, &longer, Malformed);
+    explained("cut", "reasons of one byte that is not there", ALLOC, &[0, 0, 0, 1], Malformed);
+    explained("not_utf8", "0xff", ALLOC, &counted(&[0xFF]), Malformed);
+    explained("trailing", "a byte after the reasons", ALLOC, &[0; 5], Malformed);
+    let query = MessageType::LeaseQuery as u16;
+    explained("of_lease_query", "reasons of another message", query, &[0; 4], InvalidArgs);
     for (name, about, endpoint) in wildcards() {
         add(name, about, ALLOC, &redirect(1, &[to(endpoint, samples::ARENA.0)]), InvalidArgs);
     }
@@ -215,8 +236,8 @@ pub(crate) fn bad_redirects(c: &mut Vec<Case>) {
         add(&name, "nobody is redirected with such a request", *message as u16, &good, InvalidArgs);
     }
     let mut status = good;
-    status[1] = 16;
-    add("status_16", "an unknown status", ALLOC, &status, InvalidArgs);
+    status[1] = 17;
+    add("status_17", "an unknown status", ALLOC, &status, InvalidArgs);
 }
 
 #[rustfmt::skip] // One case a line.

@@ -73,6 +73,21 @@ pub(crate) fn tlvs(c: &mut Vec<Case>) {
         ..plain.clone()
     };
     params(c, "redirect_01", "the client follows a redirect", &alloc);
+    let alloc = LeaseAllocRequest {
+        explain: true,
+        ..plain.clone()
+    };
+    params(c, "explain_01", "the scheduler explains its answer", &alloc);
+    let alloc = LeaseAllocRequest {
+        tried: samples::tried(),
+        ..plain.clone()
+    };
+    params(c, "tried", "who was tried and what they said, in order, one of them twice", &alloc);
+    let alloc = LeaseAllocRequest {
+        tried: vec![samples::tried()[0]; TRIED_MAX],
+        ..plain.clone()
+    };
+    params(c, "tried_16", "as many as a request can have", &alloc);
     accepted(c, &plain);
 }
 
@@ -94,6 +109,7 @@ fn accepted(c: &mut Vec<Case>, plain: &LeaseAllocRequest) {
     add("read_only_00", "0 says the same as no TLV", tlv(0x0906, &[0]), plain);
     add("mutual_auth_00", "0 says the same as no TLV", tlv(0x0907, &[0]), plain);
     add("transport_auto", "0 says the same as no TLV", tlv(0x0904, &[0]), plain);
+    add("explain_00", "0 says the same as no TLV", tlv(0x0912, &[0]), plain);
     add("redirect_00", "0 says the same as no TLV", tlv(0x090F, &[0]), plain);
     let unknown = [
         tlv(0x0999, b"later"),
