@@ -2,7 +2,7 @@
 """Checks the golden vectors with an independent implementation.
 
 This file was written only from docs/spec/fabricbios-wire-encoding-v0.md (beside it data_plane.py only from
-data-plane-over-udp.md, and gpu_session.py only from gpu-sessions.md) and uses only the standard library; a client in another language needs no more.
+data-plane-over-udp.md, gpu_session.py only from gpu-sessions.md, and discovery.py only from discovery.md) and uses only the standard library; a client in another language needs no more.
 It decodes every vector and compares what it says with the `value`, which is JSON. If the file says that the bytes are
 canonical, it also encodes them again from that. Exits 1 on any difference, and if there was nothing to check.
 
@@ -17,6 +17,7 @@ import sys
 import uuid
 
 import data_plane
+import discovery
 import gpu_session
 
 STATUS = ["ok", "InvalidIntent", "InvalidArgs", "CapacityExceeded", "ResourceBusy", "NotFound", "Expired",
@@ -46,7 +47,7 @@ TYPES = {1: "cpu", 2: "mem", 3: "block", 4: "net", 5: "gpu", 0x10: "scheduler", 
 KNOWN_TAGS = {*range(0x0101, 0x0105), *range(0x0201, 0x020F), *range(0x0210, 0x0214), *range(0x0301, 0x030A), 0x0310, 0x0311,
               *range(0x0401, 0x0409), 0x0410, 0x0411, 0x0412, *range(0x0501, 0x0508), *range(0x0601, 0x0606),
               *range(0x0901, 0x0913),
-              0x0A01, 0x0A02, 0x0A03, 0x0A04, *range(0x0B01, 0x0B0A), *range(0x0C01, 0x0C05)}
+              0x0A01, 0x0A02, 0x0A03, 0x0A04, *range(0x0B01, 0x0B0D), *range(0x0C01, 0x0C05)}
 MAX_PAYLOAD = 65_536
 PEERS_MAX, QUEUE_PAIRS_MAX = 8, 64
 REDIRECT, EXPLAINED, CANDIDATES_MAX = 15, 16, 8
@@ -574,9 +575,9 @@ def read_identity(r):
     return out | {"tenant": r.text(64), "version": r.text(64)}
 
 
-def read_flat(r):
-    return r.list(1800, lambda r: {"resource_id": r.id(), "resource_type": resource_type(r), "flags": r.u(2),
-                                   "capacity": r.u(8), "available": r.u(8)})
+def read_flat(r, limit=1800):
+    return r.list(limit, lambda r: {"resource_id": r.id(), "resource_type": resource_type(r), "flags": r.u(2),
+                                    "capacity": r.u(8), "available": r.u(8)})
 
 
 LISTS = {
@@ -592,7 +593,7 @@ def read_structured(r):
     out = {"node_id": r.take(32).hex(), "epoch": r.u(8), "health": r.u(4)}
     for name, fields in LISTS.items():
         out[name] = r.list(256, lambda r: {"resource_id": r.id()} | {key: r.u(size) for key, size in fields})
-    extensions = [read_extension(tag, value) for tag, value in r.area().tlvs if 0x0B01 <= tag <= 0x0B0A]
+    extensions = [read_extension(tag, value) for tag, value in r.area().tlvs if 0x0B01 <= tag <= 0x0B0C]
     need(len(extensions) <= 2048, "InvalidIntent")
     return out | {"extensions": extensions}
 
@@ -601,13 +602,18 @@ SLOTS = ("compute_slices", "compute_slices_free", "session_slots", "session_slot
 
 
 def read_extension(tag, value):
-    # Resource 0 of a reason stands for the node itself.
-    need(len(value) >= 16 and (any(value[:16]) or tag == 0x0B0A), "InvalidIntent")
+    # Resource 0 of a reason or of limits stands for the node itself.
+    need(len(value) >= 16 and (any(value[:16]) or tag in (0x0B0A, 0x0B0B)), "InvalidIntent")
     resource_id, rest = value[:16].hex(), value[16:]
     if tag == 0x0B01:
         return {"name": [resource_id, short_text(rest, 255)]}
     if tag == 0x0B0A:
         return {"health_reason": [resource_id, short_text(rest, 200)]}
+    if tag == 0x0B0B:
+        need(len(rest) == 9 and not any(value[:16]) and rest[8] < 2, "InvalidIntent")
+        return {"limits": {"lease_secs_max": number(rest[:4]), "grace_secs_max": number(rest[4:8]), "bare_metal": rest[8] == 1}}
+    if tag == 0x0B0C:
+        return {"admission": {"resource_id": resource_id} | read_admission(rest)}
     if tag in (0x0B02, 0x0B05):
         need(len(rest) == 8, "InvalidIntent")
         return {"available" if tag == 0x0B02 else "fenced_part": [resource_id, number(rest)]}
@@ -633,6 +639,17 @@ def read_extension(tag, value):
         return {"virtual_functions": {"resource_id": resource_id, "total": total, "free": free}}
     need(len(rest) <= 8 and all(transport < len(TRANSPORT) for transport in rest), "InvalidIntent")
     return {"transports": [resource_id, [TRANSPORT[transport] for transport in rest]]}
+
+
+def read_admission(rest):
+    need(len(rest) >= 2 and rest[1] <= 16 and len(rest) >= 2 + rest[1], "InvalidIntent")
+    forbidden, rows = list(rest[2:2 + rest[1]]), rest[2 + rest[1]:]
+    need(len(rows) % 17 == 0 and len(rows) <= 8 * 17 and forbidden == sorted(set(forbidden)), "InvalidIntent")
+    rows = [rows[at:at + 17] for at in range(0, len(rows), 17)]
+    most = [[row[0], number(row[1:9]), number(row[9:])] for row in rows]
+    ways = [how for how, _, _ in most]
+    need(ways == sorted(set(ways)), "InvalidIntent")
+    return {"flags": rest[0], "forbidden": forbidden, "most": most}
 
 
 def by_class(data, size):
@@ -991,8 +1008,11 @@ def make_extension(extension):
         "virtual_functions": (0x0B08, lambda it: be(it["total"], 4) + be(it["free"], 4)),
         "gpu_slots": (0x0B09, lambda it: b"".join(be(it[name], 2) for name in SLOTS)),
         "health_reason": (0x0B0A, str.encode),
+        "limits": (0x0B0B, lambda it: be(it["lease_secs_max"], 4) + be(it["grace_secs_max"], 4) + bytes([it["bare_metal"]])),
+        "admission": (0x0B0C, lambda it: bytes([it["flags"], len(it["forbidden"]), *it["forbidden"]])
+                      + b"".join(bytes([how]) + be(now, 8) + be(empty, 8) for how, now, empty in it["most"])),
     }
-    resource_id, content = value if isinstance(value, list) else (value["resource_id"], value)
+    resource_id, content = value if isinstance(value, list) else (value.get("resource_id", "00" * 16), value)
     tag, make = makers[kind]
     return tlv(tag, bytes.fromhex(resource_id) + make(content))
 
@@ -1128,6 +1148,7 @@ def decode(keys, data):
         "structured": lambda: read_whole(data, read_structured),
         "data_request": lambda: read_datagram(data_plane.judge_request, data),
         "data_reply": lambda: read_datagram(data_plane.judge_reply, data),
+        "discovery": lambda: discovery.read(data, Reader(data), need, read_flat, endpoint, resource_type),
     }
     return readers[keys["kind"]]()
 
@@ -1143,6 +1164,7 @@ def encode(keys, v):
         "structured": lambda: make_structured(v),
         "data_request": lambda: data_plane.make(v),
         "data_reply": lambda: data_plane.make(v),
+        "discovery": lambda: discovery.make(v, make_flat, place_bytes, type_code),
     }
     return makers[keys["kind"]]()
 
@@ -1176,7 +1198,7 @@ def main():
             wrong += 1
             print(f"{path.name}: {problem}", file=sys.stderr)
     missing = {"request", "answer", "tlv", "flat", "structured", "data_request", "data_reply", "gpu_request",
-               "gpu_answer"} - counts.keys()
+               "gpu_answer", "discovery"} - counts.keys()
     if missing:
         print(f"{folder}: no vectors of kind {', '.join(sorted(missing))}", file=sys.stderr)
     print(", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())), f"checked, {wrong} wrong")

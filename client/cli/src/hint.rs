@@ -33,6 +33,7 @@ impl From<&Command> for Topic {
             | Command::Identity(_)
             | Command::Node(_)
             | Command::Fabric(_)
+            | Command::Discover(_)
             | Command::Run(_)
             | Command::RunWatch(_) => Self::Other,
         }

@@ -7,7 +7,12 @@ use crate::{DEFAULT_PORT, Error};
 /// Host and port of a node as people write it.
 pub(crate) fn parse(node: &str) -> Result<(String, u16), Error> {
     if let Ok(address) = node.parse::<SocketAddr>() {
-        return Ok((address.ip().to_string(), address.port()));
+        let link = match address {
+            // The resolver takes the number of the link behind a link-local address (RFC 4007 §11).
+            SocketAddr::V6(it) if it.scope_id() != 0 => format!("%{}", it.scope_id()),
+            _ => String::new(),
+        };
+        return Ok((format!("{}{link}", address.ip()), address.port()));
     }
     let unbracketed = node
         .strip_prefix('[')

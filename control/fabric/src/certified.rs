@@ -5,7 +5,8 @@ use std::{fmt, str::FromStr, sync::Arc, time::SystemTime};
 use fabricbios_wire::is_tenant_name;
 use rustls::{
     DistinguishedName, RootCertStore,
-    client::{WebPkiServerVerifier, danger::ServerCertVerifier},
+    client::{VerifierBuilderError, WebPkiServerVerifier, danger::ServerCertVerifier},
+    crypto::CryptoProvider,
     pki_types::{CertificateDer, ServerName, UnixTime},
     server::WebPkiClientVerifier,
 };
@@ -107,21 +108,37 @@ impl Certified {
 
     /// Checks that clients and schedulers of the fabric accept the certificate now: signature, dates, name and uses.
     pub(crate) fn verify(&self, now: SystemTime) -> Result<(), FileProblem> {
-        let provider = || Arc::new(rustls::crypto::ring::default_provider());
-        let since = now.duration_since(SystemTime::UNIX_EPOCH);
-        let at = UnixTime::since_unix_epoch(since.unwrap_or_default());
+        let at = unix_time(now);
         let refused = |why: &dyn fmt::Display| FileProblem::NotAccepted(why.to_string());
-        let all = Arc::new(roots(&self.ca)?);
-        let as_server = WebPkiServerVerifier::builder_with_provider(all.clone(), provider());
         let name = ServerName::try_from(NODE_DNS_NAME).map_err(|why| refused(&why))?;
-        let as_server = as_server.build().map_err(|why| refused(&why))?;
+        let as_server = server_verifier(&self.ca)?;
         let accepted = as_server.verify_server_cert(&self.certificate, &[], &name, &[], at);
         accepted.map_err(|why| refused(&why))?;
+        let all = Arc::new(roots(&self.ca)?);
         let as_client = WebPkiClientVerifier::builder_with_provider(all, provider());
         let as_client = as_client.build().map_err(|why| refused(&why))?;
         let accepted = as_client.verify_client_cert(&self.certificate, &[], at);
         accepted.map(drop).map_err(|why| refused(&why))
     }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+pub(crate) fn unix_time(at: SystemTime) -> UnixTime {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH);
+    UnixTime::since_unix_epoch(since.unwrap_or_default())
+}
+
+/// Verifies servers that this CA has signed.
+pub(crate) fn server_verifier(
+    ca: &CertificateDer<'static>,
+) -> Result<Arc<WebPkiServerVerifier>, FileProblem> {
+    let all = Arc::new(roots(ca)?);
+    let verifier = WebPkiServerVerifier::builder_with_provider(all, provider());
+    let refused = |why: VerifierBuilderError| FileProblem::NotAccepted(why.to_string());
+    verifier.build().map_err(refused)
 }
 
 fn roots(ca: &CertificateDer<'static>) -> Result<RootCertStore, rustls::Error> {

@@ -95,6 +95,10 @@ pub enum FileProblem {
     NotAScheduler,
     #[error("the file is no operator's identity")]
     NotAnOperator,
+    #[error(
+        "the key is none of ECDSA with P-256, which statements to a whole link are signed with"
+    )]
+    NotP256,
     #[error("the node has joined fabric {0}, whose CA is elsewhere")]
     Joined(FabricId),
     #[error("the first line is not `home FINGERPRINT former N`")]

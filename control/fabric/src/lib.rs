@@ -19,6 +19,7 @@ mod label;
 mod node;
 mod pem;
 mod private;
+mod statement;
 mod subject;
 
 pub use ca::{Ca, DEFAULT_VALIDITY, NODE_DNS_NAME};
@@ -27,4 +28,5 @@ pub use directory::{FabricDirectory, Member, Signed};
 pub use error::{BadCertificate, FileProblem, IdentityError};
 pub use label::{BadLabel, Label};
 pub use node::{Accepted, Fabric, NodeKey};
+pub use statement::{Verified, Verifier};
 pub use subject::{Peer, Principal, Subject};

@@ -110,6 +110,11 @@ pub(crate) fn public_key_info(certificate: &CertificateDer<'_>) -> Result<Vec<u8
     parse(certificate).map(|parsed| parsed.public_key().raw.to_vec())
 }
 
+/// The key of the SubjectPublicKeyInfo, without its algorithm.
+pub(crate) fn public_key(certificate: &CertificateDer<'_>) -> Result<Vec<u8>, BadCertificate> {
+    parse(certificate).map(|parsed| parsed.public_key().subject_public_key.data.to_vec())
+}
+
 /// The id of the node with this SubjectPublicKeyInfo.
 pub(crate) fn node_id(public_key_info: &[u8]) -> NodeId {
     NodeId(Sha256::digest(public_key_info).into())

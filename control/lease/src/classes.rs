@@ -3,22 +3,21 @@
 
 use alloc::format;
 
-use fabricbios_wire::{LeaseAllocRequest, LeaseTerms, Refusal};
+use fabricbios_wire::{LeaseAllocRequest, LeaseTerms, Refusal, ResourceType};
 
 use crate::{
-    ClassState, OfferedClass,
+    ClassState, Holding, Need, Offered, OfferedClass,
     kinds::rules,
     resource::Resource,
-    room::{Holding, Need},
     standing::{invalid, not_allowed},
 };
 
-impl Resource {
+impl dyn Offered + '_ {
     /// The class that a lease for this request gets. `None`: the resource has no classes.
     pub(crate) fn class(&self, request: &LeaseAllocRequest) -> Result<Option<u8>, Refusal> {
-        let (id, rules) = (self.id, rules(&request.terms));
+        let (id, rules) = (self.id(), rules(&request.terms));
         let asked = rules.class();
-        let Some(offer) = &self.classes else {
+        let Some(offer) = self.classes() else {
             return match asked {
                 None => Ok(None),
                 Some(class) => Err(invalid(format!(
@@ -33,14 +32,16 @@ impl Resource {
             Some(_) => "",
             None => " (this node's default)",
         };
-        let name = format!("{}{by}", rules.class_name(class));
-        let cannot = |why| format!("{name} cannot be enforced for resource {id}: {why}");
+        let name = || format!("{}{by}", rules.class_name(class));
+        let cannot = |why| format!("{} cannot be enforced for resource {id}: {why}", name());
         match classes.find(|it| it.class == class).map(|it| &it.state) {
             Some(ClassState::Forbidden(why)) => Err(not_allowed(format!(
-                "{name} is not allowed for resource {id}: {why}"
+                "{} is not allowed for resource {id}: {why}",
+                name()
             ))),
             Some(ClassState::Implied(why)) if asked.is_some() => Err(invalid(format!(
-                "{name} cannot be named for resource {id}: {why}"
+                "{} cannot be named for resource {id}: {why}",
+                name()
             ))),
             Some(ClassState::Refused(why)) => Err(invalid(cannot(&**why))),
             None => Err(invalid(cannot("the resource does not know it"))),
@@ -61,19 +62,28 @@ impl Resource {
         }
     }
 
-    /// How leases of this class hold their part.
-    fn holding(&self, class: Option<u8>) -> Holding {
-        rules(&LeaseTerms::plain(self.kind)).holding(class)
-    }
-
     /// Whether a lease can have a class whose leases share the resource.
     pub(crate) fn can_be_shared(&self) -> bool {
-        let mut classes = self.classes.iter().flat_map(|offer| &offer.classes);
-        classes.any(|it| it.state.can_be_had() && self.holding(Some(it.class)) == Holding::Shared)
+        let holding = |it: &OfferedClass| Holding::of(self.kind(), Some(it.class));
+        self.classes().is_some_and(|offer| {
+            let mut given = offer.classes.iter().filter(|it| offer.gives(it));
+            given.any(|it| holding(it) == Holding::Shared)
+        })
     }
+}
 
+impl Holding {
+    /// How leases of this kind and class hold their part.
+    #[must_use]
+    pub fn of(kind: ResourceType, class: Option<u8>) -> Self {
+        rules(&LeaseTerms::plain(kind)).holding(class)
+    }
+}
+
+impl Resource {
     fn most_of(&self, class: Option<u8>) -> u64 {
-        self.free.most(Need::plain(0, self.holding(class)))
+        self.free
+            .most(Need::plain(0, Holding::of(self.kind, class)))
     }
 
     /// The most that a lease of the default class could get now. 0 if no lease gets that class.

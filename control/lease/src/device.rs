@@ -16,16 +16,6 @@ pub(crate) struct Device {
     alone: bool,
 }
 
-/// Which leases have a share of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Occupancy {
-    Free,
-    /// One lease has all of it.
-    Alone,
-    /// One or more leases, which may share it with others.
-    Shared,
-}
-
 impl Device {
     /// Everything free. `align` is not 0.
     pub(crate) fn new(dimensions: &[Dimension], align: u64) -> Self {
@@ -35,12 +25,8 @@ impl Device {
         }
     }
 
-    pub(crate) fn occupancy(&self) -> Occupancy {
-        match self.alone {
-            true => Occupancy::Alone,
-            false if self.parts.is_untouched() => Occupancy::Free,
-            false => Occupancy::Shared,
-        }
+    pub(crate) fn is_held_alone(&self) -> bool {
+        self.alone
     }
 
     /// The whole amount of the first dimension.

@@ -4,9 +4,11 @@
 use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 use core::time::Duration;
 
-use fabricbios_wire::{LeaseAllocRequest, LeaseId, Refusal, ResourceType};
+use fabricbios_wire::{LeaseAllocRequest, LeaseId, Refusal, ResourceId, ResourceType};
 
-use crate::{LeaseTable, Now, State, lease::Lease, resource::Resource, room::Need, standing::busy};
+use crate::{
+    LeaseTable, Need, Now, Offered, State, lease::Lease, resource::Resource, standing::busy,
+};
 
 /// The bounds of the time after which the client of a refused request asks again.
 const RETRY_AFTER_MIN: Duration = Duration::from_millis(20);
@@ -49,17 +51,20 @@ impl Lease {
 }
 
 impl LeaseTable {
-    /// The refusal of a request that one of these resources can meet once leases that are over are cleaned. `None`:
-    /// none can.
+    /// The refusal of a request that a resource can meet once leases that are over are cleaned: the chosen one, or
+    /// another one that fits. `None`: none can.
     pub(crate) fn comes_back(
         &self,
         now: Now,
-        fitting: &[&Resource],
+        chosen: ResourceId,
         request: &LeaseAllocRequest,
     ) -> Option<Refusal> {
-        let soonest = fitting.iter().filter_map(|it| {
+        let fitting = self.resources.values();
+        let fitting = fitting.map(|it| (it, it as &dyn Offered));
+        let fitting = fitting.filter(|(_, seen)| seen.is_meant(chosen, request));
+        let soonest = fitting.filter_map(|(it, seen)| {
             let leaving: Vec<&Lease> = self.some_of(&it.leaving).collect();
-            let need = it.need(request);
+            let need = seen.need(request);
             if leaving.is_empty() || it.empty.most(need) < need.amount {
                 return None;
             }

@@ -5,126 +5,141 @@ use alloc::{format, string::String, vec::Vec};
 use fabricbios_wire::{LeaseAllocRequest, LeaseError, Refusal, RefusalClass, ResourceId};
 
 use crate::{
-    Condition, LeaseTable, Now,
-    device::Occupancy,
-    kinds::rules,
-    parts::Shortage,
-    resource::Resource,
-    room::{Holding, Room},
-    standing::busy,
+    Filter, Holding, Offered, Removed, Shortage, Sight, When, kinds::rules, standing::busy,
 };
 
-impl LeaseTable {
+impl Sight<'_> {
     /// Refuses for lack of room, and says the most that a lease can get: of the named resource, or of any that fits.
-    pub(crate) fn no_room(
+    pub(crate) fn check_room(
         &self,
-        now: Now,
-        chosen: ResourceId,
+        chosen: &dyn Offered,
         request: &LeaseAllocRequest,
-    ) -> Refusal {
-        let fits = |resource: &&Resource| match request.resource_id {
-            Some(id) => resource.id == id,
-            None => resource.id == chosen || resource.may_serve(request),
-        };
-        let fitting: Vec<&Resource> = self.resources.values().filter(fits).collect();
-        if let Some(refusal) = self.comes_back(now, &fitting, request) {
-            return refusal;
+    ) -> Result<(), Removed> {
+        if chosen.most(When::Now, chosen.need(request)) >= request.capacity {
+            return Ok(());
         }
-        let most = |room: &dyn Fn(&Resource) -> &Room| {
-            let most = |it: &&Resource| room(it).most(it.need(request));
-            fitting.iter().map(most).max().unwrap_or(0)
+        let most = |when| {
+            let fitting = self.resources.iter();
+            let fitting = fitting.filter(|it| it.is_meant(chosen.id(), request));
+            let most = fitting.map(|it| it.most(when, it.need(request)));
+            most.max().unwrap_or(0)
         };
-        let (usable, longest) = (most(&|it| &it.empty), most(&|it| &it.free));
+        let usable = most(When::Empty);
         let never = request.capacity > usable;
-        let chosen = self.resources.get(&chosen);
-        if let Some(refusal) = chosen
-            .filter(|_| !never)
-            .and_then(|it| it.occupied(request))
-        {
-            return refusal;
-        }
-        let explicit = rules(&request.terms).explicit();
-        let explicit = explicit.map(|it| {
-            let dimensions = chosen.map(|of| of.empty.free_dimensions());
-            let mut dimensions = dimensions.into_iter().flatten();
-            let all = dimensions.find(|of| of.name == it.dimension);
-            (it, all.map_or(0, |all| all.amount))
-        });
-        let place = match request.resource_id {
-            Some(id) => format!("resource {id}"),
-            None => format!("any {} here", request.resource_type()),
-        };
-        let dimensions = chosen.map(|it| it.free.free_dimensions());
-        let all_leased = dimensions.unwrap_or_default();
-        let all_leased = all_leased.iter().find(|it| it.amount == 0);
-        let all_leased = all_leased.map(|it| format!("; nothing is left of its {}", it.name));
-        let told = |amount| amount_told(request, amount);
-        let missing = chosen.and_then(|it| match &it.condition.0 {
-            Condition::Partial { why, .. } => Some(format!("; at the moment {why}")),
-            _ => None,
-        });
-        if let Some((it, all)) = explicit.as_ref().filter(|(it, all)| it.amount > *all) {
-            let why = format!(
-                "asked for {} {}; {place} has {all}",
-                it.amount, it.dimension
-            );
-            return Refusal::new(LeaseError::CapacityExceeded, RefusalClass::Permanent, why);
-        }
-        let explicit =
-            explicit.map(|(it, all)| format!(" with {} of {all} {}", it.amount, it.dimension));
-        let message = format!(
-            "asked for {}{}; the most that one lease can get of {place} is {} now, and {} when all of it is free{}{}",
-            told(request.capacity),
-            explicit.unwrap_or_default(),
-            told(longest),
-            told(usable),
-            all_leased.unwrap_or_default(),
-            missing.unwrap_or_default()
-        );
-        match never {
-            true => Refusal::new(
-                LeaseError::CapacityExceeded,
-                RefusalClass::Permanent,
-                message,
-            ),
-            false => exhausted(message),
+        match chosen.occupied(request).filter(|_| !never) {
+            Some(occupied) => Err(occupied),
+            None => {
+                let refusal = too_little(chosen, request, most(When::Now), usable);
+                Err(Filter::Capacity.removes()(refusal))
+            }
         }
     }
 }
 
-impl Resource {
+/// `longest` and `usable`: the most that a lease can get now, and when all is free.
+fn too_little(
+    chosen: &dyn Offered,
+    request: &LeaseAllocRequest,
+    longest: u64,
+    usable: u64,
+) -> Refusal {
+    let class = match request.capacity > usable {
+        true => RefusalClass::Permanent,
+        false => RefusalClass::Transient,
+    };
+    // A resource without the dimension ignores it.
+    let explicit = rules(&request.terms).explicit().and_then(|it| {
+        let mut dimensions = chosen.dimensions(When::Empty).into_iter();
+        let all = dimensions.find(|of| of.name == it.dimension)?;
+        Some((it, all.amount))
+    });
+    let place = match request.resource_id {
+        Some(id) => format!("resource {id}"),
+        None => format!("any {} here", request.resource_type()),
+    };
+    if let Some((it, all)) = explicit.as_ref().filter(|(it, all)| it.amount > *all) {
+        let why = format!(
+            "asked for {} {}; {place} has {all}",
+            it.amount, it.dimension
+        );
+        return Refusal::new(LeaseError::CapacityExceeded, RefusalClass::Permanent, why);
+    }
+    let explicit =
+        explicit.map(|(it, all)| format!(" with {} of {all} {}", it.amount, it.dimension));
+    let dimensions = chosen.dimensions(When::Now);
+    let all_leased = dimensions.iter().find(|it| it.amount == 0);
+    let all_leased = all_leased.map(|it| format!("; nothing is left of its {}", it.name));
+    let missing = chosen.missing_part();
+    let missing = missing.map(|why| format!("; at the moment {why}"));
+    let told = |amount| amount_told(request, amount);
+    let when_free = match usable {
+        u64::MAX => String::new(),
+        _ => format!(", and {} when all of it is free", told(usable)),
+    };
+    let message = format!(
+        "asked for {}{}; the most that one lease can get of {place} is {} now{when_free}{}{}",
+        told(request.capacity),
+        explicit.unwrap_or_default(),
+        told(longest),
+        all_leased.unwrap_or_default(),
+        missing.unwrap_or_default()
+    );
+    Refusal::new(LeaseError::CapacityExceeded, class, message)
+}
+
+impl dyn Offered + '_ {
+    /// Whether a refusal for lack of room is about this resource.
+    pub(crate) fn is_meant(&self, chosen: ResourceId, request: &LeaseAllocRequest) -> bool {
+        match request.resource_id {
+            Some(id) => self.id() == id,
+            None => self.id() == chosen || self.may_serve(request),
+        }
+    }
+
     /// Why a device that could meet the request has no room for it: which leases have it, or which amounts they have
     /// used up. `None` for other resources.
-    fn occupied(&self, request: &LeaseAllocRequest) -> Option<Refusal> {
-        let (id, need) = (self.id, self.need(request));
-        let (occupancy, shortages) = self.free.occupancy(need)?;
-        let refusal = match occupancy {
-            _ if !self.can_be_shared() => exhausted(format!(
-                "resource {id} is held by another lease, and its leases do not share it: try again when that lease is \
-                 over"
-            )),
-            Occupancy::Alone => busy(format!(
-                "resource {id} is held by another lease that has it alone: try again when that lease is over"
-            )),
-            _ if need.holding != Holding::Shared => busy(format!(
-                "resource {id} is shared by other leases, and a lease of this class has it alone: try again when they \
-                 are over, or ask for a class that shares it"
-            )),
-            _ => exhausted(format!(
-                "asked for {}, and too little is left of resource {id}: {}; try again when one of its leases is over, or \
-                 ask for less{}",
-                amount_told(request, request.capacity),
-                shortages_told(request, &shortages),
-                // What the request did not name follows from its capacity.
-                match (need.explicit, &shortages[..]) {
-                    (None, [one]) if !one.is_first => {
-                        format!(": of its {}, a lease can name its number", one.name)
+    fn occupied(&self, request: &LeaseAllocRequest) -> Option<Removed> {
+        let (id, need, is_alone) = (self.id(), self.need(request), self.is_held_alone()?);
+        let (by, refusal) = match is_alone {
+            _ if !self.can_be_shared() => (
+                Filter::Exclusivity,
+                exhausted(format!(
+                    "resource {id} is held by another lease, and its leases do not share it: try again when that lease is \
+                     over"
+                )),
+            ),
+            true => (
+                Filter::Exclusivity,
+                busy(format!(
+                    "resource {id} is held by another lease that has it alone: try again when that lease is over"
+                )),
+            ),
+            false if need.holding != Holding::Shared => (
+                Filter::Exclusivity,
+                busy(format!(
+                    "resource {id} is shared by other leases, and a lease of this class has it alone: try again when they \
+                     are over, or ask for a class that shares it"
+                )),
+            ),
+            false => {
+                let shortages = self.shortages(need);
+                let refusal = exhausted(format!(
+                    "asked for {}, and too little is left of resource {id}{}; try again when one of its leases is over, or \
+                     ask for less{}",
+                    amount_told(request, request.capacity),
+                    shortages_told(request, &shortages),
+                    // What the request did not name follows from its capacity.
+                    match (need.explicit, &shortages[..]) {
+                        (None, [one]) if !one.is_first => {
+                            format!(": of its {}, a lease can name its number", one.name)
+                        }
+                        _ => String::new(),
                     }
-                    _ => String::new(),
-                }
-            )),
+                ));
+                (Filter::Capacity, refusal)
+            }
         };
-        Some(refusal)
+        Some(by.removes()(refusal))
     }
 }
 
@@ -138,7 +153,10 @@ fn shortages_told(request: &LeaseAllocRequest, shortages: &[Shortage]) -> String
         format!("{wanted} of its {} needed, {free} of {all} left", it.name)
     };
     let told: Vec<String> = shortages.iter().map(told).collect();
-    told.join(", ")
+    match told.is_empty() {
+        true => String::new(),
+        false => format!(": {}", told.join(", ")),
+    }
 }
 
 /// The amount in a unit for people, and as a number for programs.

@@ -47,6 +47,16 @@ pub struct ClassOffer {
     pub classes: Vec<OfferedClass>,
 }
 
+impl ClassOffer {
+    /// Whether a lease can have the class: one that names it, or, if it is the default, one that names none.
+    pub(crate) fn gives(&self, it: &OfferedClass) -> bool {
+        match it.state {
+            ClassState::Implied(_) => it.class == self.default,
+            _ => it.state.can_be_named(),
+        }
+    }
+}
+
 /// A class that a resource knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfferedClass {

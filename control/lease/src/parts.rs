@@ -20,13 +20,17 @@ struct Part {
 
 /// A dimension of which less is free than a lease would take.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Shortage {
-    pub(crate) name: String,
-    pub(crate) wanted: u64,
-    pub(crate) free: u64,
-    pub(crate) capacity: u64,
+pub struct Shortage {
+    /// Its name.
+    pub name: String,
+    /// How much the lease would take.
+    pub wanted: u64,
+    /// How much is free.
+    pub free: u64,
+    /// The whole amount.
+    pub capacity: u64,
     /// Whether it is the dimension in which requests name their capacity.
-    pub(crate) is_first: bool,
+    pub is_first: bool,
 }
 
 impl Parts {

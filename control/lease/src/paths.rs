@@ -4,17 +4,28 @@ use alloc::{format, string::String, vec::Vec};
 
 use fabricbios_wire::{LeaseAllocRequest, Refusal, Transport};
 
-use crate::{kinds::rules, resource::Resource, standing::invalid};
+use crate::{Offered, kinds::rules, standing::invalid};
 
 /// Whether leases over this transport have a key for datagrams.
 pub(crate) fn takes_datagrams(transport: Transport) -> bool {
     matches!(transport, Transport::Udp | Transport::Both)
 }
 
-impl Resource {
+impl dyn Offered + '_ {
+    /// The transport of a lease; `None` if leases of this resource have none; else a refusal that says why none fits.
+    pub(crate) fn check_transport(
+        &self,
+        request: &LeaseAllocRequest,
+    ) -> Result<Option<Transport>, Refusal> {
+        match self.fits(request) {
+            true => Ok(self.transport(request)),
+            false => Err(invalid(self.why_no_transport(request))),
+        }
+    }
+
     /// Whether a transport fits the request, or the kind needs none and the resource has none.
     pub(crate) fn fits(&self, request: &LeaseAllocRequest) -> bool {
-        match self.transports.is_empty() && !rules(&request.terms).needs_transport() {
+        match self.transports().is_empty() && !rules(&request.terms).needs_transport() {
             true => request.transport == Transport::Auto,
             false => self.transport(request).is_some(),
         }
@@ -27,18 +38,18 @@ impl Resource {
             Transport::Auto => true,
             named => *transport == named,
         };
-        let mut transports = self.transports.iter().copied();
+        let mut transports = self.transports().iter().copied();
         transports.find(|transport| named(transport) && fits(transport))
     }
 
     /// Why a lease cannot go over this transport.
     fn misfit(&self, transport: Transport, request: &LeaseAllocRequest) -> Option<&'static str> {
-        rules(&request.terms).misfit(transport, self.read_only)
+        rules(&request.terms).misfit(transport, self.is_read_only())
     }
 
     fn why_no_transport(&self, request: &LeaseAllocRequest) -> String {
-        let (id, named) = (self.id, request.transport);
-        let has = names(&self.transports);
+        let (id, named) = (self.id(), request.transport);
+        let has = names(self.transports());
         if named != Transport::Auto {
             // Checked first: a read-only resource does not offer transports that must write.
             return match self.misfit(named, request) {
@@ -48,7 +59,7 @@ impl Resource {
                 }
             };
         }
-        let transports = self.transports.iter();
+        let transports = self.transports().iter();
         let mut whys: Vec<&str> = transports
             .filter_map(|&r| self.misfit(r, request))
             .collect();
@@ -66,16 +77,5 @@ fn names(transports: &[Transport]) -> String {
     match names.is_empty() {
         true => "none".into(),
         false => names.join(", "),
-    }
-}
-
-/// The transport of a lease; `None` if leases of this resource have none; else a refusal that says why none fits.
-pub(crate) fn check_transport(
-    resource: &Resource,
-    request: &LeaseAllocRequest,
-) -> Result<Option<Transport>, Refusal> {
-    match resource.fits(request) {
-        true => Ok(resource.transport(request)),
-        false => Err(invalid(resource.why_no_transport(request))),
     }
 }

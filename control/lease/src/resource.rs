@@ -8,11 +8,13 @@ use alloc::{
 };
 use core::time::Duration;
 
-use fabricbios_wire::{Enforcement, Fence, LeaseId, ResourceId, ResourceType, Transport};
+use fabricbios_wire::{
+    Enforcement, Fence, InventoryExtension, LeaseId, ResourceId, ResourceType, Transport,
+};
 
 use crate::{
     BootTime, ClassOffer, Condition, Durability, FenceRecord, FenceScope, Offer, Quantity,
-    StepError, Ticket, leaving::Pace, room::Room,
+    StepError, Ticket, When, leaving::Pace, room::Room,
 };
 
 /// A resource in the table.
@@ -94,6 +96,13 @@ impl Resource {
         }
     }
 
+    pub(crate) fn room(&self, when: When) -> &Room {
+        match when {
+            When::Now => &self.free,
+            When::Empty => &self.empty,
+        }
+    }
+
     /// Whether the whole resource is fenced: it gets no new leases.
     pub(crate) fn is_fenced(&self) -> bool {
         self.failure().is_some() || (self.fence.is_some() && !self.is_partly_fenced())
@@ -156,6 +165,7 @@ impl Resource {
             fenced: self.is_fenced(),
             trouble: self.trouble(),
             fenced_part: 0,
+            admission: self.admission(),
         }
     }
 
@@ -207,4 +217,6 @@ pub struct Availability {
     pub trouble: Option<String>,
     /// Size of the fenced parts. 0 if no part is fenced, or if the whole resource is.
     pub fenced_part: u64,
+    /// What else decides about a lease: [`InventoryExtension::Admission`].
+    pub admission: InventoryExtension,
 }

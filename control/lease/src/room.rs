@@ -5,24 +5,26 @@ use alloc::vec::Vec;
 use crate::{
     AllocationMode, Offer, Placement, Quantity,
     cores::Cores,
-    device::{Device, Occupancy},
+    device::Device,
     extents::{Extents, rounded},
     parts::{Parts, Shortage},
 };
 
 /// The need of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Need {
+pub struct Need {
     /// The amount, in the unit of the resource's type.
-    pub(crate) amount: u64,
-    pub(crate) holding: Holding,
+    pub amount: u64,
+    /// How it holds its part.
+    pub holding: Holding,
     /// The amount of one dimension, if the request names it. Resources without dimensions ignore it.
-    pub(crate) explicit: Option<Explicit>,
+    pub explicit: Option<Explicit>,
 }
 
 impl Need {
     /// The need of a lease that names no dimension.
-    pub(crate) fn plain(amount: u64, holding: Holding) -> Self {
+    #[must_use]
+    pub fn plain(amount: u64, holding: Holding) -> Self {
         Self {
             amount,
             holding,
@@ -34,14 +36,16 @@ impl Need {
 /// The amount of a [`crate::Dimension`] that a request names, instead of the amount that follows from its capacity. A
 /// lease that has a device alone gets the whole amount, which must be at least this much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Explicit {
-    pub(crate) dimension: &'static str,
-    pub(crate) amount: u64,
+pub struct Explicit {
+    /// The name of the dimension.
+    pub dimension: &'static str,
+    /// How much of it.
+    pub amount: u64,
 }
 
 /// How a lease holds its cores or its device. Resources with neither ignore it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Holding {
+pub enum Holding {
     /// No other lease has them.
     Alone,
     /// No other lease has them, and cores are of one NUMA node.
@@ -179,12 +183,19 @@ impl Room {
         }
     }
 
-    /// For a resource that one lease can have alone: which leases have a share of it, and the dimensions of which less
-    /// is free than a sharing lease needs.
-    pub(crate) fn occupancy(&self, need: Need) -> Option<(Occupancy, Vec<Shortage>)> {
+    /// See [`crate::Offered::is_held_alone`].
+    pub(crate) fn is_held_alone(&self) -> Option<bool> {
         match self {
-            Self::Device(device) => Some((device.occupancy(), device.shortages(need))),
+            Self::Device(device) => Some(device.is_held_alone()),
             _ => None,
+        }
+    }
+
+    /// The dimensions of a device of which less is free than a sharing lease needs.
+    pub(crate) fn shortages(&self, need: Need) -> Vec<Shortage> {
+        match self {
+            Self::Device(device) => device.shortages(need),
+            _ => Vec::new(),
         }
     }
 

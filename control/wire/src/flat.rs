@@ -31,7 +31,11 @@ pub fn encode_flat(entries: &[FlatEntry]) -> Option<Vec<u8>> {
 }
 
 pub(crate) fn read(r: &mut Reader<'_>) -> Decoded<Vec<FlatEntry>> {
-    r.list(FLAT_ENTRIES_MAX, FLAT_ENTRY_LEN, "entries", read_entry)
+    read_at_most(r, FLAT_ENTRIES_MAX)
+}
+
+pub(crate) fn read_at_most(r: &mut Reader<'_>, max: usize) -> Decoded<Vec<FlatEntry>> {
+    r.list(max, FLAT_ENTRY_LEN, "entries", read_entry)
 }
 
 fn read_entry(r: &mut Reader<'_>) -> Decoded<FlatEntry> {

@@ -1,11 +1,12 @@
-//! 0x0B01–0x0B0A: additions to the structured inventory of the sources. Every value begins with the
+//! 0x0B01–0x0B0C: additions to the structured inventory of the sources. Every value begins with the
 //! id of its resource; every tag may repeat.
 
 use alloc::{string::String, vec::Vec};
 
 use crate::{
-    CLASSES_MAX, DecodeError, EXTENSIONS_MAX, Enforcement, HEALTH_REASON_BYTES_MAX,
-    InventoryExtension, RESOURCE_NAME_BYTES_MAX, ResourceId, TRANSPORTS_MAX, Transport, tag,
+    ADMISSION_MOST_MAX, CLASSES_MAX, DecodeError, EXTENSIONS_MAX, Enforcement,
+    HEALTH_REASON_BYTES_MAX, InventoryExtension, RESOURCE_NAME_BYTES_MAX, ResourceId,
+    TRANSPORTS_MAX, Transport, tag,
     tlv::{Tlv, TlvArea},
     write::{Writer, cut},
 };
@@ -38,6 +39,8 @@ fn read_one(tlv: &Tlv<'_>) -> Result<Option<InventoryExtension>, DecodeError> {
         tag::INVENTORY_VIRTUAL_FUNCTIONS => read_virtual_functions(tlv)?,
         tag::INVENTORY_GPU_SLOTS => read_gpu_slots(tlv)?,
         tag::INVENTORY_HEALTH_REASON => read_health_reason(tlv)?,
+        tag::INVENTORY_LIMITS => read_limits(tlv)?,
+        tag::INVENTORY_ADMISSION => read_admission(tlv)?,
         _ => return Ok(None),
     }))
 }
@@ -58,13 +61,65 @@ fn read_name(tlv: &Tlv<'_>) -> Result<InventoryExtension, DecodeError> {
     Ok(InventoryExtension::Name(resource_id, String::from(name)))
 }
 
-/// The only extension whose id may be zero: the node itself.
+/// An extension whose id may be zero: the node itself.
 fn read_health_reason(tlv: &Tlv<'_>) -> Result<InventoryExtension, DecodeError> {
     let id = tlv.value.first_chunk::<ID_LEN>();
     let id = id.ok_or_else(|| tlv.wrong_length("at least 16 bytes".into()))?;
     let id = ResourceId(u128::from_be_bytes(*id));
     let reason = tlv.text(ID_LEN, HEALTH_REASON_BYTES_MAX)?;
     Ok(InventoryExtension::HealthReason(id, String::from(reason)))
+}
+
+/// Its id is zero: the node itself.
+fn read_limits(tlv: &Tlv<'_>) -> Result<InventoryExtension, DecodeError> {
+    let wrong_length = || tlv.wrong_length("25 bytes".into());
+    let (id, rest) = { tlv.value.split_first_chunk::<ID_LEN>() }.ok_or_else(wrong_length)?;
+    let &[l0, l1, l2, l3, g0, g1, g2, g3, profile] = rest else {
+        return Err(wrong_length());
+    };
+    if *id != [0; ID_LEN] {
+        return Err(tlv.unknown_value(0, "resource_id", "zero, the node", "another id"));
+    }
+    if profile > 1 {
+        return Err(tlv.unknown_value(ID_LEN + 8, "bare_metal", "0 or 1", profile));
+    }
+    Ok(InventoryExtension::Limits {
+        lease_secs_max: u32::from_be_bytes([l0, l1, l2, l3]),
+        grace_secs_max: u32::from_be_bytes([g0, g1, g2, g3]),
+        bare_metal: profile == 1,
+    })
+}
+
+fn read_admission(tlv: &Tlv<'_>) -> Result<InventoryExtension, DecodeError> {
+    let wrong_length = || tlv.wrong_length("18 bytes, the classes, and 17 for each amount".into());
+    let (resource_id, [flags, n, rest @ ..]) = split_id(tlv)? else {
+        return Err(wrong_length());
+    };
+    let (n, flags) = (usize::from(*n), *flags);
+    let (forbidden, most) = rest.split_at_checked(n).ok_or_else(wrong_length)?;
+    let (most, []) = most.as_chunks::<17>() else {
+        return Err(wrong_length());
+    };
+    if n > CLASSES_MAX || most.len() > ADMISSION_MOST_MAX {
+        return Err(tlv.wrong_length("at most 16 classes and 8 amounts".into()));
+    }
+    if !forbidden.is_sorted_by(|one, next| one < next) {
+        return Err(tlv.unknown_value(ID_LEN + 2, "classes", "each once, ascending", "others"));
+    }
+    let units = |it: &[u8]| it.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+    let most = most.iter();
+    let most = most.map(|it| (it[0], units(&it[1..9]), units(&it[9..])));
+    let most: Vec<(u8, u64, u64)> = most.collect();
+    if !most.is_sorted_by(|one, next| one.0 < next.0) {
+        let at = ID_LEN + 2 + n;
+        return Err(tlv.unknown_value(at, "amounts", "each way once, ascending", "others"));
+    }
+    Ok(InventoryExtension::Admission {
+        resource_id,
+        flags,
+        forbidden: forbidden.to_vec(),
+        most,
+    })
 }
 
 fn amount(
@@ -249,6 +304,36 @@ fn encode(extension: &InventoryExtension) -> (u16, Vec<u8>) {
             let value = |&(class, units): &(u8, u64)| [&[class][..], &units.to_be_bytes()].concat();
             let classes: Vec<u8> = classes.iter().flat_map(value).collect();
             (tag::INVENTORY_CLASS_AVAILABLE, with_id(id, &classes))
+        }
+        InventoryExtension::Limits {
+            lease_secs_max,
+            grace_secs_max,
+            bare_metal,
+        } => {
+            let value = [
+                &lease_secs_max.to_be_bytes()[..],
+                &grace_secs_max.to_be_bytes(),
+                &[u8::from(*bare_metal)],
+            ];
+            (
+                tag::INVENTORY_LIMITS,
+                with_id(&ResourceId(0), &value.concat()),
+            )
+        }
+        InventoryExtension::Admission {
+            resource_id,
+            flags,
+            forbidden,
+            most,
+        } => {
+            let forbidden = forbidden.get(..CLASSES_MAX).unwrap_or(forbidden);
+            let count = u8::try_from(forbidden.len()).unwrap_or(u8::MAX);
+            let amounts = most.iter().flat_map(|(how, now, empty)| {
+                [&[*how][..], &now.to_be_bytes(), &empty.to_be_bytes()].concat()
+            });
+            let amounts: Vec<u8> = amounts.collect();
+            let value = [&[*flags, count], forbidden, &amounts].concat();
+            (tag::INVENTORY_ADMISSION, with_id(resource_id, &value))
         }
         InventoryExtension::VirtualFunctions {
             resource_id,

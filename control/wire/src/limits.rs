@@ -51,6 +51,8 @@ pub const RESOURCE_NAME_BYTES_MAX: usize = 255;
 pub const HEALTH_REASON_BYTES_MAX: usize = 200;
 /// Class bytes of one resource: the sources define four at most.
 pub const CLASSES_MAX: usize = 16;
+/// Amounts of one resource by the way in which leases hold their part: there are five.
+pub const ADMISSION_MOST_MAX: usize = 8;
 /// Transports of one resource: there are six.
 pub const TRANSPORTS_MAX: usize = 8;
 /// Bytes of a tenant's name, which is also a certificate's common name (at most 64 by X.520).

@@ -161,6 +161,17 @@ impl<'a> Reader<'a> {
         Ok(count)
     }
 
+    /// The rest of the bytes, which are all zero.
+    pub(crate) fn zeros(self, field: &'static str) -> Decoded<()> {
+        match self.rest.iter().position(|byte| *byte != 0) {
+            None => Ok(()),
+            Some(at) => {
+                let got = Cow::Borrowed("another byte");
+                Err(malformed(self.offset + at, field, "zeros", got))
+            }
+        }
+    }
+
     /// Checks that all bytes were read.
     pub(crate) fn finish(self) -> Decoded<()> {
         if self.rest.is_empty() {

@@ -228,6 +228,59 @@ pub enum InventoryExtension {
     },
     /// 0x0B0A: why the health of a resource is not [`health::OK`], for people. Resource 0 stands for the node itself.
     HealthReason(ResourceId, String),
+    /// 0x0B0B: the limits of the node for every request. Its resource is 0, the node itself.
+    Limits {
+        /// The longest term, seconds.
+        lease_secs_max: u32,
+        /// The longest grace time, seconds.
+        grace_secs_max: u32,
+        /// A lease of CPUs has exactly its execution width (004).
+        bare_metal: bool,
+    },
+    /// 0x0B0C: what else decides whether a lease of the resource can be had.
+    Admission {
+        /// The resource.
+        resource_id: ResourceId,
+        /// [`admission_flags`].
+        flags: u8,
+        /// The classes that the operator forbids, ascending.
+        forbidden: Vec<u8>,
+        /// Ascending by [`admission_most`]: the most that one lease could get now, and when no lease has anything of the
+        /// resource.
+        most: Vec<(u8, u64, u64)>,
+    },
+}
+
+/// Bits of [`InventoryExtension::Admission`].
+pub mod admission_flags {
+    /// The resource is missing at the moment.
+    pub const ABSENT: u8 = 1 << 0;
+    /// Leases of it may fail, or a part of it is missing.
+    pub const IMPAIRED: u8 = 1 << 1;
+    /// Every lease of it is read-only.
+    pub const READ_ONLY: u8 = 1 << 2;
+    /// Each lease of it needs a VLAN.
+    pub const NEEDS_VLAN: u8 = 1 << 3;
+    /// One lease can have it alone, although others share it.
+    pub const DEVICE: u8 = 1 << 4;
+    /// A lease has it alone now.
+    pub const HELD_ALONE: u8 = 1 << 5;
+}
+
+/// For which leases an amount of [`InventoryExtension::Admission`] holds. One that is not listed is as [`ALONE`].
+///
+/// [`ALONE`]: admission_most::ALONE
+pub mod admission_most {
+    /// A lease that has its part alone.
+    pub const ALONE: u8 = 0;
+    /// Likewise, with cores of one NUMA node.
+    pub const ALONE_IN_ONE_NODE: u8 = 1;
+    /// A lease that shares cores or a device.
+    pub const SHARED: u8 = 2;
+    /// A lease that shares a device and names its number of compute slices, if that many are there.
+    pub const SLICES_NAMED: u8 = 3;
+    /// The compute slices themselves.
+    pub const SLICES: u8 = 4;
 }
 
 impl InventoryExtension {
@@ -250,7 +303,11 @@ impl InventoryExtension {
             }
             | Self::GpuSlots {
                 resource_id: id, ..
+            }
+            | Self::Admission {
+                resource_id: id, ..
             } => *id,
+            Self::Limits { .. } => ResourceId(0),
         }
     }
 }

@@ -86,6 +86,10 @@ tags! {
     INVENTORY_GPU_SLOTS = 0x0B09, "slots of a GPU";
     /// `u128`, UTF-8; may repeat.
     INVENTORY_HEALTH_REASON = 0x0B0A, "reason of a health";
+    /// `u128` 0, `u32, u32`, `u8` 0 or 1.
+    INVENTORY_LIMITS = 0x0B0B, "limits of the node";
+    /// `u128, u8` flags, `u8` n, n class bytes, then `u8, u64, u64` for each way to hold a part, ascending; may repeat.
+    INVENTORY_ADMISSION = 0x0B0C, "admission";
     /// UTF-8.
     LEASE_TENANT = 0x0C01, "tenant";
     /// `u64, u8`, UTF-8, [`crate::LeaseEnd`].

@@ -132,6 +132,9 @@ impl Vector {
                 .map(|it| (json(&it), encode_structured(&it).unwrap())),
             "data_request" => data_plane::request(&self.bytes),
             "data_reply" => data_plane::reply(&self.bytes),
+            "discovery" => decode_discovery(&self.bytes)
+                .map_err(name)
+                .map(|it| (json(&it), encode_discovery(&it))),
             other => panic!("a vector of kind {other:?}"),
         }
     }
@@ -150,6 +153,16 @@ impl Vector {
         let value = json(&alloc);
         let frame = encode_request(0, 0, &Request::LeaseAlloc(alloc));
         Ok((value, frame[HEADER_LEN + 38..].to_vec()))
+    }
+}
+
+fn encode_discovery(datagram: &Discovery<'_>) -> Vec<u8> {
+    match datagram {
+        Discovery::Solicit(it) => it.encode(),
+        Discovery::Signed(it) => {
+            let unsigned = it.told.unsigned(it.certificate).unwrap();
+            sealed_discovery(&unsigned, it.signature).unwrap()
+        }
     }
 }
 

@@ -42,6 +42,11 @@ impl Affinities {
         required.all(|it| it.has(member, offer))
     }
 
+    /// Whether one of them tells the resources of a node apart.
+    pub(crate) fn are_of_resources(&self) -> bool {
+        self.0.iter().any(|it| it.is_of_resource)
+    }
+
     /// The number of affinities that the resource has as preferred, less the number of those that it should not have.
     pub(crate) fn liking(&self, member: &Member, offer: &Offer) -> i32 {
         let weighed = self.0.iter().filter(|it| it.has(member, offer));
@@ -90,7 +95,12 @@ impl View {
         };
         match id_of(affinity) {
             Id::Resource(id) => {
-                let having = |it: &&Member| it.offers.iter().any(|offer| offer.resource_id == id);
+                let having = |it: &&Member| {
+                    it.shadow
+                        .offers()
+                        .iter()
+                        .any(|offer| offer.resource_id == id)
+                };
                 for member in self.members.values().filter(having) {
                     near.add(member.told.node_id, id);
                 }
@@ -164,7 +174,8 @@ impl Near {
         let Some(member) = member else { return };
         self.nodes.insert(member.told.node_id);
         let resources = member
-            .offers
+            .shadow
+            .offers()
             .iter()
             .map(|it| (member.told.node_id, it.resource_id));
         if self.is_of_resource {

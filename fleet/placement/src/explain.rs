@@ -1,7 +1,5 @@
 //! Why a scheduler names the nodes that it names, for people.
 
-use std::fmt::Write;
-
 use fabricbios_wire::{
     CANDIDATES_MAX, Candidate, EXPLANATION_BYTES_MAX, LeaseAllocRequest, Refusal,
 };
@@ -18,24 +16,16 @@ impl View {
         request: &LeaseAllocRequest,
         asking: &Asking<'_>,
     ) -> Result<(Vec<Candidate>, String), Refusal> {
-        let (ranked, counts, wishes) = self.ranked(request, asking)?;
-        let (nodes, kind) = (self.len(), request.resource_type());
-        let mut why = format!(
-            "policy {}; {nodes} nodes report, with {} resources of type {kind}: ",
-            asking.policy,
-            counts.offers()
-        );
-        let left_out = counts.to_string();
-        let left_out = Some(&left_out[..]).filter(|it| !it.is_empty());
-        let fit = ranked.len();
+        let (ranked, left_out, wishes) = self.ranked(request, asking)?;
+        let (policy, nodes, fit) = (asking.policy, self.len(), ranked.len());
+        let left_out = match left_out.told() {
+            none if none.is_empty() => "none is left out".to_owned(),
+            told => format!("left out are {told}"),
+        };
         let named = fit.min(CANDIDATES_MAX);
-        let left_out = left_out.unwrap_or("none left out");
-        // Writing to a text does not fail.
-        write!(
-            why,
-            "{left_out}; {fit} nodes can grant this, {named} are named"
-        )
-        .ok();
+        let mut why = format!(
+            "policy {policy}; {nodes} nodes report, {left_out}; {fit} nodes can grant this, {named} are named"
+        );
         let mut candidates = Vec::new();
         for (member, offer) in ranked.into_iter().take(CANDIDATES_MAX) {
             let node = &member.told;
@@ -98,8 +88,8 @@ mod tests {
         for part in [
             "spread",
             "10 nodes",
-            "1 fenced",
-            "1 with less room",
+            "1 by health",
+            "1 by capacity",
             "8 are named",
         ] {
             assert!(lines[0].contains(part), "{part} in {why}");

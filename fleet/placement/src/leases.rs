@@ -61,6 +61,11 @@ impl Leases {
         (node.coming, node.is_whole) = (None, false);
     }
 
+    /// Whether the node has reported all its leases over the present connection.
+    pub(crate) fn is_whole(&self, node_id: NodeId) -> bool {
+        self.nodes.get(&node_id).is_some_and(|it| it.is_whole)
+    }
+
     /// The node reports no more.
     pub(crate) fn forget(&mut self, node_id: NodeId) {
         let node = self.nodes.remove(&node_id).unwrap_or_default();

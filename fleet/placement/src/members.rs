@@ -1,4 +1,5 @@
-//! Who belongs to the fabric, whether it reports or not. Only the reports decide about a placement: this is for who reads.
+//! Who belongs to the fabric, whether it reports or not. Only the reports decide about a
+//! placement: this decides whether a refusal can be for good.
 
 use std::ops::Bound;
 
@@ -41,6 +42,20 @@ impl View {
     #[must_use]
     pub fn is_known(&self, node_id: NodeId) -> bool {
         self.known.contains_key(&node_id)
+    }
+
+    /// Whether all who belong to the fabric are known now: only then can a refusal be for good.
+    pub fn members_are_known(&mut self, are_known: bool) {
+        self.members_are_known = are_known;
+    }
+
+    /// Whether every member of the fabric reports, and each has reported all that decides about a lease.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        let mut members = self.members.iter();
+        let are_whole =
+            members.all(|(id, member)| member.shadow.is_whole() && self.leases.is_whole(*id));
+        self.members_are_known && self.away == 0 && !self.is_empty() && are_whole
     }
 
     /// The number of members that do not report.
@@ -111,16 +126,7 @@ mod tests {
     use fabricbios_wire::{LeaseError, RefusalClass};
 
     use super::*;
-    use crate::view::tests::{from, node, report};
-
-    fn away(number: u8) -> AwayNode {
-        AwayNode {
-            node_id: node(number),
-            endpoint: std::net::SocketAddr::from(([192, 0, 2, number], 5701)).into(),
-            last_seen_unix_ms: 7,
-            labels: vec!["l".repeat(255); 16],
-        }
-    }
+    use crate::view::tests::{away, from, node, report};
 
     /// The largest members that there can be: a page has some of them only.
     #[test]

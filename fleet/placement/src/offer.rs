@@ -1,9 +1,13 @@
-//! A resource that a node reports, as far as placement needs it.
+//! A resource that a node reports, as far as placement needs it: what admission sees of it ([`Offered`]).
 
 use std::collections::BTreeMap;
 
+use fabricbios_lease::{
+    COMPUTE_SLICES, ClassOffer, ClassState, Holding, Need, Offered, OfferedClass, Quantity, When,
+};
 use fabricbios_wire::{
-    InventoryExtension, ResourceId, ResourceInventory, ResourceType, Transport, health,
+    Enforcement, InventoryExtension, ResourceId, ResourceInventory, ResourceType, Transport,
+    admission_flags as flags, admission_most as ways, health,
 };
 
 /// A resource on offer. Amounts are in the unit of its kind.
@@ -23,10 +27,27 @@ pub struct Offer {
     pub class_available: Vec<(u8, u64)>,
     /// Transports of its leases; none: its kind has no transports.
     pub transports: Vec<Transport>,
+    /// The class of a lease that names none.
+    default: u8,
+    /// The classes that a lease can have; `None`: it has no classes.
+    enforcement: Option<Vec<(u8, Enforcement)>>,
+    class_offer: Option<ClassOffer>,
+    /// Why its health is not ok.
+    reason: Option<String>,
+    /// What else its node decides by; `None`: not known.
+    admission: Option<Admission>,
+}
+
+/// See [`InventoryExtension::Admission`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Admission {
+    flags: u8,
+    forbidden: Vec<u8>,
+    most: Vec<(u8, u64, u64)>,
 }
 
 impl Offer {
-    /// The resources of an inventory that can be leased.
+    /// The resources of an inventory that can be leased, ascending by id.
     #[must_use]
     pub fn all(inventory: &ResourceInventory) -> Vec<Self> {
         let mut offers = Vec::new();
@@ -38,6 +59,7 @@ impl Offer {
             };
         }
         add!(mem_arenas: Mem, block_devs: Block, cpu_caps: Cpu, nics: Net, gpus: Gpu);
+        offers.sort_by_key(|it| it.resource_id);
         let places = offers.iter().enumerate();
         let places: BTreeMap<ResourceId, usize> =
             places.map(|(at, it)| (it.resource_id, at)).collect();
@@ -51,6 +73,9 @@ impl Offer {
         }
         let mut is_offered = is_offered.into_iter();
         offers.retain(|_| is_offered.next() == Some(true));
+        for offer in &mut offers {
+            offer.class_offer = offer.class_offer();
+        }
         offers
     }
 
@@ -63,17 +88,73 @@ impl Offer {
             classes: Vec::new(),
             class_available: Vec::new(),
             transports: Vec::new(),
+            default: 0,
+            enforcement: None,
+            class_offer: None,
+            reason: None,
+            admission: None,
         }
     }
 
     fn extend(&mut self, extension: &InventoryExtension) {
         match extension {
             InventoryExtension::Available(_, units) => self.available = *units,
-            InventoryExtension::Classes { supported, .. } => self.classes.clone_from(supported),
+            InventoryExtension::Classes {
+                default, supported, ..
+            } => {
+                self.default = *default;
+                self.classes.clone_from(supported);
+            }
+            InventoryExtension::ClassEnforcement(_, all) => self.enforcement = Some(all.clone()),
             InventoryExtension::ClassAvailable(_, units) => self.class_available.clone_from(units),
             InventoryExtension::Transports(_, all) => self.transports.clone_from(all),
+            InventoryExtension::HealthReason(_, why) => self.reason = Some(why.clone()),
+            InventoryExtension::Admission {
+                flags,
+                forbidden,
+                most,
+                ..
+            } => {
+                self.admission = Some(Admission {
+                    flags: *flags,
+                    forbidden: forbidden.clone(),
+                    most: most.clone(),
+                });
+            }
             _ => {}
         }
+    }
+
+    /// The classes as the node offers them. Those that are not listed are refused there, whatever the reason.
+    fn class_offer(&self) -> Option<ClassOffer> {
+        let had: BTreeMap<u8, Enforcement> = match &self.enforcement {
+            Some(all) => all.iter().copied().collect(),
+            // A node that does not say how it enforces them.
+            None if !self.classes.is_empty() => {
+                let of = |it: &u8| (*it, Enforcement::BestEffort);
+                self.classes.iter().map(of).collect()
+            }
+            None => return None,
+        };
+        let state = |(class, enforcement): (u8, Enforcement)| OfferedClass {
+            class,
+            state: match enforcement {
+                _ if !self.classes.contains(&class) => {
+                    ClassState::Implied("only a lease that names none has it".into())
+                }
+                Enforcement::Enforced => ClassState::Enforced,
+                Enforcement::BestEffort => ClassState::BestEffort,
+            },
+        };
+        let forbidden = self.admission.iter().flat_map(|it| &it.forbidden);
+        let forbidden = forbidden.map(|class| OfferedClass {
+            class: *class,
+            state: ClassState::Forbidden("the settings of its node".into()),
+        });
+        Some(ClassOffer {
+            default: self.default,
+            classes: had.into_iter().map(state).chain(forbidden).collect(),
+        })
     }
 
     /// The most that one more lease of this class can get; `None`: of the default class.
@@ -87,5 +168,125 @@ impl Offer {
     #[must_use]
     pub fn is_well(&self) -> bool {
         self.health == health::OK
+    }
+
+    /// Whether its node has said all that it decides by.
+    pub(crate) fn is_told_whole(&self) -> bool {
+        self.admission.is_some()
+    }
+
+    fn has(&self, flag: u8) -> bool {
+        self.admission
+            .as_ref()
+            .is_some_and(|it| it.flags & flag != 0)
+    }
+
+    /// A node that has not said it all: what it has said, else nothing that would refuse a request.
+    fn most_as_far_as_known(&self, when: When, need: Need) -> u64 {
+        let holds = |class: u8| Holding::of(self.kind, Some(class)) == need.holding;
+        match (when, need.explicit) {
+            (When::Now, None) => {
+                let of_class = { self.class_available.iter() }.find(|(class, _)| holds(*class));
+                of_class.map_or(self.available, |(_, units)| *units)
+            }
+            _ => u64::MAX,
+        }
+    }
+}
+
+impl Admission {
+    fn of_way(&self, way: u8, when: When) -> Option<u64> {
+        let (_, now, empty) = self.most.iter().find(|(of, ..)| *of == way)?;
+        Some(match when {
+            When::Now => *now,
+            When::Empty => *empty,
+        })
+    }
+
+    fn most(&self, when: When, need: Need) -> u64 {
+        let is_device = self.flags & flags::DEVICE != 0;
+        let way = match need.holding {
+            Holding::Alone => ways::ALONE,
+            Holding::AloneInOneNode => ways::ALONE_IN_ONE_NODE,
+            Holding::Shared => ways::SHARED,
+        };
+        let slices = self.of_way(ways::SLICES, when);
+        let way = match (need.explicit, slices) {
+            (Some(named), Some(slices)) if named.amount > slices => return 0,
+            (Some(_), Some(_)) if !is_device || way == ways::SHARED => ways::SLICES_NAMED,
+            _ => way,
+        };
+        let most = self.of_way(way, when);
+        most.or_else(|| self.of_way(ways::ALONE, when)).unwrap_or(0)
+    }
+}
+
+impl Offered for Offer {
+    fn id(&self) -> ResourceId {
+        self.resource_id
+    }
+
+    fn kind(&self) -> ResourceType {
+        self.kind
+    }
+
+    fn transports(&self) -> &[Transport] {
+        &self.transports
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.has(flags::READ_ONLY)
+    }
+
+    fn classes(&self) -> Option<&ClassOffer> {
+        self.class_offer.as_ref()
+    }
+
+    fn needs_vlan(&self) -> Option<&str> {
+        let needs = self.has(flags::NEEDS_VLAN);
+        needs.then_some("its tenants could tag frames themselves")
+    }
+
+    fn absence(&self) -> Option<&str> {
+        let reason = self.reason.as_deref().unwrap_or("it is missing");
+        self.has(flags::ABSENT).then_some(reason)
+    }
+
+    /// A resource that has failed is fenced.
+    fn failure(&self) -> Option<&str> {
+        None
+    }
+
+    fn is_fenced(&self) -> bool {
+        self.health == health::FENCED
+    }
+
+    fn is_impaired(&self) -> bool {
+        match self.admission {
+            Some(_) => self.has(flags::IMPAIRED),
+            None => self.health == health::DEGRADED,
+        }
+    }
+
+    fn most(&self, when: When, need: Need) -> u64 {
+        match &self.admission {
+            Some(admission) => admission.most(when, need),
+            None => self.most_as_far_as_known(when, need),
+        }
+    }
+
+    /// The number of compute slices, which a request can name; other dimensions are not told.
+    fn dimensions(&self, when: When) -> Vec<Quantity> {
+        let slices = { self.admission.as_ref() }.and_then(|it| it.of_way(ways::SLICES, when));
+        let slices = slices.map(|amount| Quantity {
+            name: COMPUTE_SLICES.to_owned(),
+            amount,
+        });
+        slices.into_iter().collect()
+    }
+
+    fn is_held_alone(&self) -> Option<bool> {
+        let is_device = self.has(flags::DEVICE);
+        is_device.then(|| self.has(flags::HELD_ALONE))
     }
 }

@@ -1,65 +1,96 @@
-//! Which nodes may grant a request: filter, then order ([`crate::score`]). Isolation and transport only filter, and are never weakened
-//! (001 §6.3).
+//! Which nodes may grant a request: filter ([`crate::Shadow`]), then order ([`crate::score`]). Isolation and transport only
+//! filter, and are never weakened (001 §6.3).
 
-use std::fmt::{self, Write};
+use std::{cmp::Reverse, collections::BTreeMap};
 
+use fabricbios_lease::{Filter, NodeLimits, Removed};
 use fabricbios_wire::{
-    CANDIDATES_MAX, Candidate, LeaseAllocRequest, LeaseError, LeaseTerms, Refusal, RefusalClass,
-    Transport, health,
+    CANDIDATES_MAX, Candidate, LeaseAllocRequest, LeaseError, LeaseTerms, NodeId, Refusal,
+    RefusalClass,
 };
 
 use crate::{Asking, Offer, View, score::Wishes, view::Member};
 
-/// Why a resource on offer cannot grant the request, in the order in which it is looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Removed {
-    /// Its health says that nothing is leased.
-    Fenced,
-    /// It does not have the class.
-    Class,
-    /// It does not have the transport.
-    Transport,
-    /// It has less than the amount.
-    Room,
-    /// The request leaves its node out. Looked at first.
-    LeftOut,
-    /// It is not near what the request requires. Looked at next.
-    Affinity,
-}
-
 /// Nodes, each with one resource.
 pub(crate) type Ranked<'a> = Vec<(&'a Member, &'a Offer)>;
 
-/// How many resources each filter has removed.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Counts {
-    offers: usize,
-    removed: [usize; 6],
+/// What leaves a node out, from the farthest from a lease to the nearest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum By {
+    /// The request itself: the node was tried, and refused for good.
+    Request,
+    /// A required affinity.
+    Affinity,
+    /// What its table would say.
+    Table(Filter),
 }
 
-impl Counts {
-    /// The number of all resources of the kind.
-    pub(crate) fn offers(&self) -> usize {
-        self.offers
+impl By {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Request => "the request",
+            Self::Affinity => "affinity",
+            Self::Table(filter) => filter.name(),
+        }
     }
 }
 
-impl fmt::Display for Counts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const WHY: [&str; 6] = [
-            "fenced",
-            "without the class",
-            "without the transport",
-            "with less room",
-            "of nodes that the request leaves out",
-            "without the required affinity",
-        ];
-        let told = { self.removed.iter().zip(WHY) }.filter(|(count, _)| **count > 0);
-        for (at, (count, why)) in told.enumerate() {
-            let comma = if at == 0 { "" } else { ", " };
-            write!(f, "{comma}{count} {why}")?;
+/// A node that cannot grant the request, and why.
+struct Left {
+    by: By,
+    refusal: Refusal,
+}
+
+impl Left {
+    /// Other nodes may come that are not left out so.
+    fn for_now(by: By, why: &str) -> Self {
+        let refusal = Refusal::new(LeaseError::Unavailable, RefusalClass::Transient, why);
+        Self { by, refusal }
+    }
+
+    /// Transient comes before policy, and policy before permanent. Of transient ones a device that becomes free comes
+    /// first, because a client waits for it; then the node that is the nearest to a lease.
+    fn weight(&self) -> impl Ord + use<> {
+        let class = match self.refusal.class {
+            RefusalClass::Transient => 2,
+            RefusalClass::Policy => 1,
+            RefusalClass::Permanent => 0,
+        };
+        let is_busy = self.refusal.error == LeaseError::ResourceBusy;
+        (class, is_busy, self.by)
+    }
+}
+
+impl From<Removed> for Left {
+    fn from(Removed { by, refusal }: Removed) -> Self {
+        let by = By::Table(by);
+        Self { by, refusal }
+    }
+}
+
+/// The nodes that cannot grant a request.
+#[derive(Default)]
+pub(crate) struct LeftOut {
+    /// How many by each filter.
+    by: BTreeMap<Reverse<By>, usize>,
+    /// The one whose refusal counts for all.
+    last_word: Option<(NodeId, Left)>,
+}
+
+impl LeftOut {
+    fn add(&mut self, node_id: NodeId, left: Left) {
+        *self.by.entry(Reverse(left.by)).or_default() += 1;
+        let last = self.last_word.as_ref();
+        if last.is_none_or(|(_, last)| left.weight() > last.weight()) {
+            self.last_word = Some((node_id, left));
         }
-        Ok(())
+    }
+
+    /// Such as `1 by capacity, 2 by kind`; the filter that is the nearest to a lease comes first.
+    pub(crate) fn told(&self) -> String {
+        let told = self.by.iter();
+        let told = told.map(|(Reverse(by), count)| format!("{count} by {}", by.name()));
+        told.collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -67,7 +98,7 @@ impl View {
     /// The nodes that may grant the request of somebody without leases, see [`View::place_for`].
     ///
     /// # Errors
-    /// None may at the moment.
+    /// As of [`View::place_for`].
     pub fn place(&self, request: &LeaseAllocRequest, seed: u64) -> Result<Vec<Candidate>, Refusal> {
         let asking = Asking {
             seed,
@@ -79,7 +110,8 @@ impl View {
     /// The nodes that may grant the request, the best first, each with one resource.
     ///
     /// # Errors
-    /// None may at the moment. The refusal is transient: a node that does not report now may.
+    /// None may at the moment. The refusal is for good only if no node ever could: it is transient while a member of the
+    /// fabric is away, or has not reported all, or the members are not known.
     pub fn place_for(
         &self,
         request: &LeaseAllocRequest,
@@ -95,102 +127,128 @@ impl View {
         Ok(candidates.collect())
     }
 
-    /// All that may grant the request, the best first, how many resources each filter has removed, and the order.
+    /// All that may grant the request, the best first, those that may not, and the order.
     pub(crate) fn ranked<'a>(
         &'a self,
         request: &LeaseAllocRequest,
         asking: &Asking<'a>,
-    ) -> Result<(Ranked<'a>, Counts, Wishes<'a>), Refusal> {
+    ) -> Result<(Ranked<'a>, LeftOut, Wishes<'a>), Refusal> {
+        // What is wrong at every node.
+        NodeLimits::UNKNOWN.check(request)?;
         let wishes = self.wishes(request, class(&request.terms), asking)?;
-        let mut counts = Counts::default();
-        let mut found: Vec<_> = { self.members.values() }
-            .filter_map(|member| best_of(member, request, &wishes, &mut counts))
-            .collect();
+        let (mut found, mut left_out) = (Vec::new(), LeftOut::default());
+        for (node_id, member) in &self.members {
+            match choose(member, request, &wishes) {
+                Ok(offer) => found.push((member, offer)),
+                Err(left) => left_out.add(*node_id, left),
+            }
+        }
         if found.is_empty() {
-            return Err(self.refusal(request, &counts));
+            return Err(self.refusal(left_out));
         }
         wishes.order(&mut found);
-        Ok((found, counts, wishes))
+        Ok((found, left_out, wishes))
     }
 
-    fn refusal(&self, request: &LeaseAllocRequest, counts: &Counts) -> Refusal {
-        let kind = request.resource_type();
-        if matches!(request.terms, LeaseTerms::Other(_)) {
-            let why = format!("resources of type {kind} are advertised, never leased");
-            return Refusal::new(LeaseError::InvalidArgs, RefusalClass::Permanent, why);
-        }
-        let nodes = self.len();
-        let mut why = match nodes {
-            0 => "no node reports to this scheduler at the moment".to_owned(),
+    fn refusal(&self, left_out: LeftOut) -> Refusal {
+        let told = left_out.told();
+        let Some((node_id, Left { refusal, .. })) = left_out.last_word else {
+            let why = "no node reports to this scheduler at the moment; try again later, or ask a node itself";
+            return Refusal::new(LeaseError::Unavailable, RefusalClass::Transient, why);
+        };
+        let nodes = match self.len() {
             1 => "the one node that reports cannot grant this".to_owned(),
-            _ => format!("none of the {nodes} nodes that report can grant this"),
+            nodes => format!("none of the {nodes} nodes that report can grant this"),
         };
-        let offers = counts.offers;
-        let told = match request.resource_id {
-            _ if nodes == 0 => Ok(()),
-            Some(id) if offers == 0 => write!(why, ": none offers resource {id} of type {kind}"),
-            None if offers == 0 => write!(why, ": none offers {kind}"),
-            _ => write!(why, ": of {offers} resources of type {kind}, {counts}"),
+        let is_final = refusal.class == RefusalClass::Transient || self.is_whole();
+        let (error, class, what_now) = match (is_final, refusal.error) {
+            (true, error) => (error, refusal.class, ""),
+            // Another node may, and a client that is patient waits for it unless it is a matter of amounts.
+            (false, LeaseError::CapacityExceeded) => (
+                LeaseError::CapacityExceeded,
+                RefusalClass::Transient,
+                "; others may report later",
+            ),
+            (false, _) => (
+                LeaseError::Unavailable,
+                RefusalClass::Transient,
+                "; others may report later",
+            ),
         };
-        // Writing to a text does not fail.
-        told.ok();
-        why.push_str("; try again later, or ask a node itself");
-        let error = match counts.removed[Removed::Room as usize] {
-            0 => LeaseError::Unavailable,
-            _ => LeaseError::CapacityExceeded,
-        };
-        Refusal::new(error, RefusalClass::Transient, why)
+        let why = format!(
+            "{nodes}: left out are {told}; node {node_id}: {}{what_now}",
+            refusal.message
+        );
+        Refusal::new(error, class, why)
     }
 }
 
-/// The resource of the node that fits tightest, of the healthy ones first, as the node itself chooses.
-fn best_of<'a>(
+/// The resource that the node's table would choose, unless the request wishes for others of its resources.
+fn choose<'a>(
     member: &'a Member,
     request: &LeaseAllocRequest,
     wishes: &Wishes<'_>,
-    counts: &mut Counts,
-) -> Option<(&'a Member, &'a Offer)> {
-    let class = class(&request.terms);
-    let named = request.resource_id;
-    let of_kind = { member.offers.iter() }.filter(|it| {
-        it.kind == request.resource_type() && named.is_none_or(|id| id == it.resource_id)
-    });
-    let fits = of_kind.filter(|offer| {
-        counts.offers += 1;
-        let removed = match () {
-            () if wishes.leave_out(member) => Some(Removed::LeftOut),
-            () if !wishes.affinities.allow(member, offer) => Some(Removed::Affinity),
-            () => removed(offer, request, class),
-        };
-        if let Some(why) = removed {
-            counts.removed[why as usize] += 1;
-        }
-        removed.is_none()
-    });
-    let best = fits.min_by_key(|it| {
-        let disliking = wishes.disliking(member, it);
-        (
-            !it.is_well(),
-            disliking,
-            it.available_of(class),
-            it.resource_id,
-        )
-    })?;
-    Some((member, best))
+) -> Result<&'a Offer, Left> {
+    if wishes.leave_out(member) {
+        let why = "the request leaves it out; try again later, or ask a node itself";
+        return Err(Left::for_now(By::Request, why));
+    }
+    let offer = match wishes.weigh_resources() {
+        true => wished(member, request, wishes)?,
+        false => member.shadow.verdict(request)?,
+    };
+    match wishes.affinities.allow(member, offer) {
+        true => Ok(offer),
+        false => Err(not_near()),
+    }
 }
 
-fn removed(offer: &Offer, request: &LeaseAllocRequest, class: Option<u8>) -> Option<Removed> {
-    if offer.health == health::FENCED {
-        return Some(Removed::Fenced);
+/// Of the resources of the node that its table would grant a part of, the one that the request wishes most; then, of the
+/// healthy ones first, the one that fits tightest.
+fn wished<'a>(
+    member: &'a Member,
+    request: &LeaseAllocRequest,
+    wishes: &Wishes<'_>,
+) -> Result<&'a Offer, Left> {
+    let named = request.resource_id;
+    let allowed = member.shadow.offers().iter().filter(|it| {
+        it.kind == request.resource_type()
+            && named.is_none_or(|id| id == it.resource_id)
+            && wishes.affinities.allow(member, it)
+    });
+    let class = class(&request.terms);
+    let mut one = request.clone();
+    let (mut best, mut removed) = (None, None::<Removed>);
+    for offer in allowed {
+        one.resource_id = Some(offer.resource_id);
+        match member.shadow.verdict(&one) {
+            Ok(offer) => {
+                let disliking = wishes.disliking(member, offer);
+                let room = offer.available_of(class);
+                let place = (!offer.is_well(), disliking, room, offer.resource_id);
+                if best.as_ref().is_none_or(|(first, _)| place < *first) {
+                    best = Some((place, offer));
+                }
+            }
+            Err(it) if removed.as_ref().is_none_or(|last| it.by > last.by) => removed = Some(it),
+            Err(_) => {}
+        }
     }
-    if class.is_some_and(|class| !offer.classes.contains(&class)) {
-        return Some(Removed::Class);
+    match (best, removed) {
+        (Some((_, offer)), _) => Ok(offer),
+        (None, Some(removed)) => Err(removed.into()),
+        // It has no such resource, or none that is near.
+        (None, None) => Err(member
+            .shadow
+            .verdict(request)
+            .map_or_else(Left::from, |_| not_near())),
     }
-    let wanted = request.transport;
-    if wanted != Transport::Auto && !offer.transports.contains(&wanted) {
-        return Some(Removed::Transport);
-    }
-    (offer.available_of(class) < request.capacity).then_some(Removed::Room)
+}
+
+fn not_near() -> Left {
+    let why =
+        "it is not near what the request requires; try again later, or ask without the affinity";
+    Left::for_now(By::Affinity, why)
 }
 
 /// The class that the request names, as its byte.

@@ -108,6 +108,11 @@ impl Wishes<'_> {
         self.tries.of(member.told.node_id) == Try::LeftOut
     }
 
+    /// Whether resources of one node are wished more or less.
+    pub(crate) fn weigh_resources(&self) -> bool {
+        self.tier == Some(KvCacheTier::Hot) || self.affinities.are_of_resources()
+    }
+
     /// How little the resource is wished, beside others of any node: the least is the best.
     pub(crate) fn disliking(&self, member: &Member, offer: &Offer) -> impl Ord + use<> {
         let is_hot = self.tier == Some(KvCacheTier::Hot);

@@ -8,7 +8,7 @@ use fabricbios_wire::{
     ResourceInventory,
 };
 
-use crate::{Offer, Whose, leases::Leases};
+use crate::{Shadow, Whose, leases::Leases};
 
 /// Who reports, from the certificate of its connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub(crate) struct Member {
     connection: u64,
     sequence: u64,
     pub(crate) told: FleetNode,
-    pub(crate) offers: Vec<Offer>,
+    pub(crate) shadow: Shadow,
 }
 
 /// The nodes that report now.
@@ -74,6 +74,8 @@ pub struct View {
     pub(crate) known: BTreeMap<NodeId, AwayNode>,
     /// The number of these that do not report.
     pub(crate) away: usize,
+    /// Whether all who belong to the fabric are known.
+    pub(crate) members_are_known: bool,
 }
 
 impl View {
@@ -123,7 +125,7 @@ impl View {
         entry.insert_entry(Member {
             connection: from.connection,
             sequence: expected,
-            offers: Offer::all(&report.inventory),
+            shadow: Shadow::new(&report.inventory),
             told: FleetNode {
                 node_id: from.node_id,
                 endpoint: report.endpoint,

@@ -15,8 +15,9 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration, time::Syste
 
 use anyhow::Context;
 use fabricbios_control::{Limits, Membership, NoSessions, Server};
+use fabricbios_discovery::Announcing;
 use fabricbios_fabric::Fabric;
-use fabricbios_wire::NodeId;
+use fabricbios_wire::{FlatEntry, NodeId, ResourceId, ResourceType};
 
 pub use embedded::EmbeddedEtcd;
 pub use fabricbios_placement::Policy;
@@ -29,6 +30,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Scheduler {
     server: Server,
+    announcing: Option<Announcing>,
     store: Option<store::Running>,
     embedded: Option<EmbeddedEtcd>,
     id: NodeId,
@@ -66,16 +68,26 @@ impl Scheduler {
                 (owner::start(id, policy, Some((store, news))), Some(running))
             }
         };
+        let membership = Membership::new(fabric);
         let server = Server::start(
             settings.listen,
-            &Membership::new(fabric),
+            &membership,
             limits(),
             Arc::new(move |request| queue.pass_on(request)),
             Arc::new(NoSessions),
         )
         .context("serve nodes and clients")?;
+        let announcing = match &settings.announce[..] {
+            [] => None,
+            links => {
+                let (fabric, listen) = (membership.now(), server.local_addr());
+                let started = Announcing::start(links, fabric, listen, vec![entry(id)]);
+                Some(started.context("--announce")?)
+            }
+        };
         Ok(Self {
             server,
+            announcing,
             store,
             embedded,
             id,
@@ -96,6 +108,9 @@ impl Scheduler {
 
     /// Closes all connections: clients ask another scheduler, or a node itself.
     pub async fn stop(self) {
+        if let Some(announcing) = self.announcing {
+            announcing.stop().await;
+        }
         let store = async {
             if let Some(store) = self.store {
                 store.stop().await;
@@ -103,6 +118,19 @@ impl Scheduler {
         };
         tokio::join!(self.server.shutdown(STOP_TIMEOUT), store);
         drop(self.embedded);
+    }
+}
+
+/// The scheduler as a resource. It serves no HTTP.
+fn entry(id: NodeId) -> FlatEntry {
+    let mut start = [0; 16];
+    start.copy_from_slice(&id.0[..16]);
+    FlatEntry {
+        resource_id: ResourceId(u128::from_be_bytes(start).max(1)),
+        resource_type: ResourceType::Scheduler,
+        flags: 0,
+        capacity: 0,
+        available: 1,
     }
 }
 

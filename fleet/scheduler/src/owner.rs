@@ -300,6 +300,8 @@ impl Task {
         match news {
             News::Known(node) => self.view.know(node),
             News::Forgotten(id) => self.view.forget(id),
+            News::Whole => self.view.members_are_known(true),
+            News::Lost => self.view.members_are_known(false),
         }
     }
 

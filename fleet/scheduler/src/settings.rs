@@ -20,6 +20,10 @@ pub struct Settings {
     /// or cache-aware (one that has leases of the caller, then as spread)
     #[arg(long, value_name = "POLICY", default_value_t)]
     pub policy: Policy,
+    /// An interface on whose link this scheduler announces itself, so that nodes and `fabricctl discover` find it (UDP
+    /// 5705, multicast); may repeat [default: none]
+    #[arg(long, value_name = "IFACE")]
+    pub announce: Vec<String>,
 }
 
 /// Where it is kept who belongs to the fabric. By default nowhere: a scheduler then knows only the nodes that report.

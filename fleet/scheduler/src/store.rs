@@ -41,6 +41,10 @@ pub(crate) enum News {
     Known(AwayNode),
     /// The node does not belong to it any more, as far as etcd says.
     Forgotten(NodeId),
+    /// All who belong to it are told, and changes will be.
+    Whole,
+    /// Changes will not be told: etcd cannot be used.
+    Lost,
 }
 
 /// Members to be removed that wait for the task.
@@ -209,6 +213,7 @@ impl Task {
             while let Ok(forget) = self.forgets.try_recv() {
                 forget.refuse(&format!("etcd cannot be used: {failure}"));
             }
+            self.tell(News::Lost).await;
             self.take_changes();
             // The other servers are tried at once.
             let is_last = at + 1 == endpoints.len();
@@ -242,16 +247,20 @@ impl Task {
         }
     }
 
-    async fn tell(&self, became: Option<Became>) {
+    async fn tell_of(&self, became: Option<Became>) {
         let news = match became {
             Some(Became::Known(id)) => self.members.as_away(id).map(News::Known),
             Some(Became::Forgotten(id)) => Some(News::Forgotten(id)),
             None => None,
         };
         if let Some(news) = news {
-            // The owner may be stopping.
-            self.news.send(news).await.ok();
+            self.tell(news).await;
         }
+    }
+
+    async fn tell(&self, news: News) {
+        // The owner may be stopping.
+        self.news.send(news).await.ok();
     }
 }
 

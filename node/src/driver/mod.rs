@@ -464,8 +464,8 @@ impl<E: Environment> Driver<E> {
     fn inventory_now(&self, form: InventoryForm) -> Reply {
         let unwritable = self.unwritable.as_ref();
         let trouble = unwritable.map(|error| format!("the journal cannot be written: {error}"));
-        self.inventory
-            .told(form, self.table.availability(), trouble)
+        let (offered, limits) = (self.table.availability(), self.table.limits());
+        self.inventory.told(form, offered, limits, trouble)
     }
 
     /// Checks that new leases, and queue pairs that join one, are accepted at the moment.

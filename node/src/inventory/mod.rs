@@ -1,15 +1,15 @@
 //! The node's inventory: detected hardware, overlaid with the resources on offer and their free capacity.
 
-mod classes;
 pub mod detection;
 pub mod hardware;
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use fabricbios_lease::Availability;
+use fabricbios_lease::{Availability, NodeLimits};
 use fabricbios_wire::{
-    Epoch, FlatEntry, InventoryExtension, InventoryForm, NodeId, Reply, ResourceId,
-    ResourceInventory, ResourceType, Transport, health, resource_flags,
+    Epoch, FlatEntry, InventoryExtension, InventoryForm, NodeId, REPORT_BYTES_MAX, Reply,
+    ResourceId, ResourceInventory, ResourceType, Transport, encode_structured, health,
+    resource_flags,
 };
 
 use crate::inventory::{
@@ -96,12 +96,14 @@ impl Inventory {
         self.described.insert(id, described);
     }
 
-    /// The inventory in this form. `offered`: from the table. `trouble`: a defect of the node itself.
+    /// The inventory in this form. `offered`: from the table. `limits`: those of the table. `trouble`: a defect of
+    /// the node itself.
     #[must_use]
     pub fn told(
         &self,
         form: InventoryForm,
         offered: impl Iterator<Item = Availability>,
+        limits: NodeLimits<'_>,
         trouble: Option<String>,
     ) -> Reply {
         let (found, silence) = self.detection.latest();
@@ -126,6 +128,8 @@ impl Inventory {
                         described.overlay(&mut inventory, status, &found);
                     }
                 }
+                inventory.extensions.push(limits.to_wire());
+                keep_short(&mut inventory);
                 Reply::Inventory(inventory)
             }
         }
@@ -143,6 +147,20 @@ impl Inventory {
     pub fn kinds(&self) -> Vec<ResourceType> {
         let (found, _) = self.detection.latest();
         found.listed.iter().map(|it| it.row().kind).collect()
+    }
+}
+
+/// Leaves out what only schedulers read if a report could not have it.
+fn keep_short(inventory: &mut ResourceInventory) {
+    let fits = encode_structured(inventory).is_some_and(|it| it.len() <= REPORT_BYTES_MAX);
+    if !fits {
+        let is_for_schedulers = |it: &InventoryExtension| {
+            matches!(
+                it,
+                InventoryExtension::Limits { .. } | InventoryExtension::Admission { .. }
+            )
+        };
+        inventory.extensions.retain(|it| !is_for_schedulers(it));
     }
 }
 
@@ -166,18 +184,51 @@ pub fn describe(
     let id = status.available.resource_id;
     inventory.health = inventory.health.max(status.health());
     inventory.extensions.retain(|it| it.resource_id() != id);
-    inventory.extensions.extend([
-        InventoryExtension::Name(id, name.to_owned()),
-        InventoryExtension::Available(id, status.available.available),
-        InventoryExtension::Transports(id, transports.to_vec()),
-    ]);
-    inventory
-        .extensions
-        .extend(classes::told(&status.available));
-    let why = status.available.trouble;
-    let why = why.map(|why| InventoryExtension::HealthReason(id, why));
-    inventory.extensions.extend(why);
-    let part = status.available.fenced_part;
-    let part = (part != 0).then_some(InventoryExtension::FencedPart(id, part));
-    inventory.extensions.extend(part);
+    let name = InventoryExtension::Name(id, name.to_owned());
+    inventory.extensions.push(name);
+    let told = status.available.to_wire(transports);
+    inventory.extensions.extend(told);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many resources with short names.
+    fn inventory(resources: u128) -> ResourceInventory {
+        let of_one = |number| {
+            let resource_id = ResourceId(number);
+            [
+                InventoryExtension::Name(resource_id, "gpu".into()),
+                InventoryExtension::Admission {
+                    resource_id,
+                    flags: 0,
+                    forbidden: Vec::new(),
+                    most: vec![(0, 1, 1)],
+                },
+            ]
+        };
+        ResourceInventory {
+            node_id: NodeId([1; 32]),
+            epoch: Epoch(1),
+            health: health::OK,
+            mem_arenas: Vec::new(),
+            block_devs: Vec::new(),
+            cpu_caps: Vec::new(),
+            nics: Vec::new(),
+            gpus: Vec::new(),
+            extensions: (1..=resources).flat_map(of_one).collect(),
+        }
+    }
+
+    /// A node with very many resources reports as it did before inventories said that much.
+    #[test]
+    fn what_only_schedulers_read_is_left_out_where_a_report_could_not_have_it() {
+        for (resources, left) in [(100, 200), (1000, 1000)] {
+            let mut told = inventory(resources);
+            keep_short(&mut told);
+            assert_eq!(told.extensions.len(), left);
+            assert!(encode_structured(&told).unwrap().len() <= REPORT_BYTES_MAX);
+        }
+    }
 }

@@ -7,6 +7,7 @@ pub mod check;
 pub mod clock;
 pub(crate) mod descriptors;
 pub(crate) mod detached;
+mod found;
 pub mod helpers;
 mod lease_reports;
 pub mod log_format;

@@ -69,10 +69,19 @@ pub(super) enum Ended {
 
 impl Reporter {
     /// Reports to this scheduler until the node stops.
-    pub(super) async fn run(mut self, scheduler: String) {
+    pub(super) async fn run(self, scheduler: String) {
+        self.run_while(|_| Some(scheduler.clone())).await;
+    }
+
+    /// Reports until the node stops, over one connection after the other. `at` says where the scheduler is, for the attempt
+    /// with this number; `None`: no more attempt.
+    pub(super) async fn run_while(mut self, at: impl Fn(usize) -> Option<String>) {
         let mut identities = self.membership.changes();
         let (mut pause, mut told) = (PAUSES[0], String::new());
-        loop {
+        for attempt in 0.. {
+            let Some(scheduler) = at(attempt) else {
+                return;
+            };
             identities.mark_unchanged();
             let ended = self.report_to(&scheduler, &mut identities, &mut told).await;
             let Err((ended, was_taken)) = ended else {

@@ -103,7 +103,7 @@ impl Service {
             .with_settled_signal(tell_settled)
             .with_changes(changes);
         let mut reports = JoinSet::new();
-        if !settings.scheduler.is_empty() {
+        if !settings.scheduler.is_empty() || !settings.discover.is_empty() {
             let (tell_changed, changed) = watch::channel(());
             new = new.with_change_signal(tell_changed);
             let reporter = Reporter {
@@ -116,6 +116,9 @@ impl Service {
             };
             for scheduler in &settings.scheduler {
                 reports.spawn(reporter.clone().run(scheduler.to_string()));
+            }
+            if !settings.discover.is_empty() {
+                reports.spawn(reporter.run_found(settings.discover.clone()));
             }
         }
         let stopped = drive(new)?;

@@ -13,7 +13,18 @@ pub(super) fn of(settings: &Settings) -> Vec<Conflict> {
     let mut conflicts = Conflicts::new(settings.config.as_deref(), &settings.lines);
     settings.kinds.check(&mut conflicts);
     addresses(settings, &mut conflicts);
+    schedulers(settings, &mut conflicts);
     conflicts.found
+}
+
+/// A scheduler that is named and found would get the same reports twice, and each of the two would refuse the other.
+fn schedulers(settings: &Settings, conflicts: &mut Conflicts<'_>) {
+    if let ([named, ..], [found, ..]) = (&settings.scheduler[..], &settings.discover[..]) {
+        let one = format!("{} {named}", conflicts.named("scheduler"));
+        let other = format!("{} {found}", conflicts.named("discover"));
+        let why = "schedulers are named or found, not both: leave one of the two out";
+        conflicts.both(one, other, why);
+    }
 }
 
 /// Checks that every UDP socket has its own address.

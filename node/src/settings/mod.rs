@@ -43,6 +43,11 @@ pub struct Settings {
     #[arg(long, value_name = "HOST:PORT", value_parser = scheduler)]
     pub scheduler: Vec<String>,
 
+    /// An interface on whose link the node looks for schedulers of its fabric that announce themselves, in the place of
+    /// `scheduler`; may repeat [default: none].
+    #[arg(long, value_name = "IFACE", value_parser = interface)]
+    pub discover: Vec<String>,
+
     /// What endpoints say when the node listens on a wildcard [default: the address that the client
     /// reached].
     #[arg(long, value_name = "IP", value_parser = advertise)]
@@ -116,6 +121,18 @@ fn scheduler(text: &str) -> Result<String, BadValue> {
             Ok(text.to_owned())
         }
         _ => bad("a host and a port are expected"),
+    }
+}
+
+/// Reads the name of a network interface: the kernel takes 1 to 15 bytes.
+fn interface(text: &str) -> Result<String, BadValue> {
+    let is_name = |byte: u8| byte.is_ascii_graphic() && byte != b'/' && byte != b':';
+    match (1..=15).contains(&text.len()) && text.bytes().all(is_name) {
+        true => Ok(text.to_owned()),
+        false => Err(BadValue::Form(
+            "the name of an interface is expected",
+            "eth0",
+        )),
     }
 }
 

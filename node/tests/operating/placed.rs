@@ -26,11 +26,17 @@ struct Fleet {
     identity: std::path::PathBuf,
     scheduler: Option<Scheduler>,
     listen: SocketAddr,
+    /// Interfaces on which the scheduler announces itself.
+    announce: Vec<String>,
     _place: tempfile::TempDir,
 }
 
 impl Fleet {
     fn new() -> Self {
+        Self::announcing(Vec::new())
+    }
+
+    fn announcing(announce: Vec<String>) -> Self {
         let place = tempfile::tempdir().unwrap();
         let at = place.path().join("fabric");
         let directory = FabricDirectory::init(&at, SystemTime::now()).unwrap();
@@ -39,6 +45,7 @@ impl Fleet {
             identity: at.join("scheduler.identity"),
             scheduler: None,
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            announce,
             _place: place,
         };
         fleet.start().unwrap();
@@ -51,6 +58,7 @@ impl Fleet {
             identity: self.identity.clone(),
             listen: self.listen,
             policy: Policy::default(),
+            announce: self.announce.clone(),
         };
         let scheduler = Scheduler::start(&settings)?;
         self.listen = scheduler.local_addr();
@@ -72,11 +80,12 @@ impl Fleet {
     }
 
     fn node(&self, place: &Place) -> Daemon {
+        self.node_with(place, format!("--scheduler={}", self.listen))
+    }
+
+    fn node_with(&self, place: &Place, schedulers: String) -> Daemon {
         let fabric = self.identity.parent().unwrap().to_str().unwrap();
-        let words = vec![
-            format!("--fabric-dir={fabric}"),
-            format!("--scheduler={}", self.listen),
-        ];
+        let words = vec![format!("--fabric-dir={fabric}"), schedulers];
         place.start(&[place.memory(), words].concat())
     }
 
@@ -195,6 +204,29 @@ async fn a_node_that_is_killed_is_no_candidate_any_more() {
     assert!(none.to_string().contains("no node reports"), "{none}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_finds_a_scheduler_that_announces_itself_also_when_it_comes_back() {
+    let mut fleet = Fleet::announcing(vec!["lo".into()]);
+    let place = Place::new();
+    let _daemon = fleet.node_with(&place, "--discover=lo".into());
+    for _ in 0..2 {
+        let client = fleet.client().await;
+        fleet.until_reported(&client, 1).await;
+        fleet.stop().await;
+        fleet.start_again().await;
+    }
+}
+
+#[test]
+fn schedulers_are_named_or_found_and_not_both() {
+    let place = Place::new();
+    let words = ["--scheduler=192.0.2.10:5704", "--discover=lo"].map(str::to_owned);
+    let why = place.start_in_vain(&[place.memory(), words.to_vec()].concat());
+    for word in ["--scheduler 192.0.2.10:5704", "--discover lo", "not both"] {
+        assert!(why.contains(word), "{why}");
+    }
+}
+
 /// The leases that the scheduler tells, once they are as `are_they` wants.
 async fn until_told(client: &Node, are_they: impl Fn(&[FleetLease]) -> bool) -> Vec<FleetLease> {
     loop {
@@ -294,7 +326,7 @@ async fn a_lease_goes_to_the_node_of_another_one_of_its_tenant_or_away_from_a_na
 
     let told = patient.explain_async(near.clone()).await.unwrap();
     assert_eq!(Some(told.candidates[0].node_id), first.node.id());
-    let says = "1 without the required affinity";
+    let says = "1 by affinity";
     assert!(told.why.contains(says), "{}", told.why);
     assert_eq!(told.candidates.len(), 1);
 

@@ -1,7 +1,9 @@
-//! Datagrams of the UDP data plane, before their tag is checked.
+//! Datagrams of the UDP data plane and of discovery, before their tag or signature is checked.
 #![no_main]
 
-use fabricbios_wire::{DATA_OVERHEAD, DataFrame, HELLO_LEN, HelloReply};
+use fabricbios_wire::{
+    DATA_OVERHEAD, DataFrame, Discovery, HELLO_LEN, HelloReply, decode_discovery, sealed_discovery,
+};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|datagram: &[u8]| {
@@ -13,5 +15,10 @@ fuzz_target!(|datagram: &[u8]| {
         let again = hello.bytes();
         assert_eq!(HelloReply::read(&again), Some(hello));
         assert!(datagram.len() >= HELLO_LEN);
+    }
+    if let Ok(Discovery::Signed(read)) = decode_discovery(datagram) {
+        let unsigned = read.told.unsigned(read.certificate);
+        let again = unsigned.and_then(|it| sealed_discovery(&it, read.signature));
+        assert_eq!(again.as_deref(), Some(datagram));
     }
 });

@@ -269,7 +269,7 @@ fn seed(vector: &str) -> Option<(&'static str, Vec<u8>)> {
         "answer" => "answers",
         "gpu_request" | "gpu_answer" => "gpu_sessions",
         "flat" | "structured" => "inventories",
-        "data_request" | "data_reply" => "data_frames",
+        "data_request" | "data_reply" | "discovery" => "data_frames",
         _ => return None,
     };
     let digits: String = vector

@@ -144,6 +144,8 @@ pub(crate) enum Command {
     #[command(hide = true)]
     RunWatch(RunWatch),
     Perftest(Perftest),
+    /// Find the schedulers of your fabric on the links of this machine, as far as they announce themselves
+    Discover(Discover),
     /// Show the nodes of a fabric; --node names a scheduler of it
     #[command(subcommand)]
     Node(FleetNode),
@@ -156,6 +158,16 @@ pub(crate) enum Command {
     /// Make a fabric of many nodes and sign its nodes, on this machine alone
     #[command(subcommand)]
     Fabric(Fabric),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Discover {
+    /// An interface to ask on; may repeat [default: all that are up and have multicast]
+    #[arg(long, value_name = "IFACE")]
+    pub(crate) interface: Vec<String>,
+    /// How long answers are waited for, in seconds
+    #[arg(long, value_name = "SECS", default_value_t = 3, value_parser = values::number::<1, 3_600>)]
+    pub(crate) wait: u32,
 }
 
 #[derive(Debug, Subcommand)]

@@ -3,6 +3,7 @@
 mod alloc;
 mod block;
 mod bulk;
+mod discover;
 mod fabric;
 mod fence;
 mod fleet_leases;
@@ -73,6 +74,7 @@ pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
         Command::RunWatch(what) => return run_watch::run(&what, &access, output),
         Command::Lease(Lease::Enter(what)) => return local::enter(what, output),
         Command::Fabric(what) => return fabric::run(what, output),
+        Command::Discover(what) => return discover::run(&what, access.identity()?, output),
         Command::Identity(args::Identity::Issue {
             tenant,
             role,
@@ -162,7 +164,9 @@ fn dispatch(node: &Node, identity: &Path, command: Command, output: Output) -> R
         Command::Gpu(command) => gpu::run(Some(node), command, output),
         Command::Perftest(what) => perftest::run(node, &what, output),
         // Handled above.
-        Command::Run(_) | Command::RunWatch(_) | Command::Fabric(_) => Ok(()),
+        Command::Run(_) | Command::RunWatch(_) | Command::Fabric(_) | Command::Discover(_) => {
+            Ok(())
+        }
         Command::Node(command) => node::run(node, command, output),
         Command::Fence(command) => fence::run(node, command, output),
         Command::Identity(command) => identity::run(node, identity, command, output),

@@ -13,6 +13,7 @@ mod blocks;
 mod bulk;
 #[path = "../../../sdk/tests/common/mod.rs"]
 mod common;
+mod discover;
 mod ended;
 mod fabric;
 mod fail;

@@ -81,6 +81,8 @@ macro_rules! kinds {
                 E::Name(..) | E::Available(..) | E::Classes { .. } | E::Transports(..)
                 | E::FencedPart(..) | E::ClassEnforcement(..) | E::ClassAvailable(..)
                 | E::HealthReason(..) => {}
+                // For schedulers.
+                E::Limits { .. } | E::Admission { .. } => {}
             }
         }
     };

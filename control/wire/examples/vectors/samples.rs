@@ -292,6 +292,21 @@ pub(crate) fn inventory() -> ResourceInventory {
             },
             InventoryExtension::HealthReason(id(4), "the link's rate is not kept".into()),
             InventoryExtension::HealthReason(ResourceId(0), "the state disk is full".into()),
+            InventoryExtension::Limits {
+                lease_secs_max: 0x0102_0E10,
+                grace_secs_max: 0x0103_003C,
+                bare_metal: true,
+            },
+            InventoryExtension::Admission {
+                resource_id: id(5),
+                flags: admission_flags::DEVICE | admission_flags::HELD_ALONE,
+                forbidden: vec![2, 3],
+                most: vec![
+                    (admission_most::ALONE, 0, 0x0105_0607),
+                    (admission_most::SHARED, 0x0104, 0x0105_0608),
+                    (admission_most::SLICES, 3, 7),
+                ],
+            },
         ],
     }
 }

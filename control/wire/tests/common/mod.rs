@@ -2,7 +2,7 @@
 
 use fabricbios_wire::*;
 use proptest::{
-    collection::{btree_map, vec},
+    collection::{btree_map, btree_set, vec},
     option,
     prelude::*,
     sample::select,
@@ -315,6 +315,27 @@ fn extension() -> impl Strategy<Value = InventoryExtension> {
         (any::<u128>(), text(200))
             .prop_map(|(id, why)| InventoryExtension::HealthReason(ResourceId(id), why)),
         (resource_id(), any::<u64>()).prop_map(|(id, n)| InventoryExtension::Available(id, n)),
+        any::<(u32, u32, bool)>().prop_map(|(lease_secs_max, grace_secs_max, bare_metal)| {
+            InventoryExtension::Limits {
+                lease_secs_max,
+                grace_secs_max,
+                bare_metal,
+            }
+        }),
+        (
+            (resource_id(), any::<u8>()),
+            btree_set(any::<u8>(), 0..=CLASSES_MAX),
+            btree_map(any::<u8>(), any::<(u64, u64)>(), 0..=ADMISSION_MOST_MAX),
+        )
+            .prop_map(|((resource_id, flags), forbidden, most)| {
+                let most = most.into_iter();
+                InventoryExtension::Admission {
+                    resource_id,
+                    flags,
+                    forbidden: forbidden.into_iter().collect(),
+                    most: most.map(|(how, (now, empty))| (how, now, empty)).collect(),
+                }
+            }),
         (resource_id(), any::<u64>()).prop_map(|(id, n)| InventoryExtension::FencedPart(id, n)),
         (
             resource_id(),

@@ -173,7 +173,7 @@ fn all_that_is_required_must_be_there_and_a_refusal_says_how_many_lack_it() {
         label("required", "node", "zone=3"),
     ];
     let refused = placed(both.to_vec()).unwrap_err();
-    let says = "4 without the required affinity";
+    let says = "4 by affinity";
     assert!(refused.message.contains(says), "{refused}");
     assert_eq!(refused.class, RefusalClass::Transient);
 }

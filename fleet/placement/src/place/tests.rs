@@ -1,9 +1,10 @@
-use fabricbios_wire::{InventoryExtension, ResourceId, ResourceType};
-
-use fabricbios_wire::NodeId;
+use fabricbios_wire::{
+    InventoryExtension, LeaseReport, NodeId, NodeReport, ReportPart, ResourceId, ResourceType,
+    Transport, admission_flags, admission_most, health,
+};
 
 use super::*;
-use crate::view::tests::{from, node, report};
+use crate::view::tests::{away, from, node, report};
 
 /// A view of nodes 1, 2, 3… with one arena each, which have this much room.
 fn view(rooms: &[u64]) -> View {
@@ -72,37 +73,193 @@ fn detected_and_not_offered_is_nothing_to_lease() {
     let is_transports = |it: &InventoryExtension| matches!(it, InventoryExtension::Transports(..));
     told.inventory.extensions.retain(|it| !is_transports(it));
     view.report(&from(1, 1), 0, told).unwrap();
-    let refused = view.place(&mem(0), 1).unwrap_err();
-    assert!(refused.message.contains("none offers mem"), "{refused}");
+    let refused = view.place(&mem(1), 1).unwrap_err();
+    assert!(
+        refused.message.contains("its operator offers none"),
+        "{refused}"
+    );
 }
 
 #[test]
-fn a_refusal_counts_what_each_filter_has_removed_and_is_never_the_last_word() {
+fn a_refusal_counts_what_each_filter_has_removed_and_is_not_for_good_while_a_node_has_not_said_all()
+{
     let full = view(&[3, 4]).place(&mem(9), 1).unwrap_err();
     assert_eq!(
         (full.error, full.class),
         (LeaseError::CapacityExceeded, RefusalClass::Transient)
     );
-    assert!(full.message.contains("2 with less room"), "{full}");
+    assert!(
+        full.message.contains("left out are 2 by capacity"),
+        "{full}"
+    );
     let over_rdma = LeaseAllocRequest {
         transport: Transport::Rdma,
         ..mem(1)
     };
     let none = view(&[3, 4]).place(&over_rdma, 1).unwrap_err();
     assert_eq!(none.error, LeaseError::Unavailable);
-    assert!(none.message.contains("2 without the transport"), "{none}");
+    assert!(none.message.contains("2 by transport"), "{none}");
     let named = LeaseAllocRequest {
         resource_id: Some(ResourceId(99)),
         ..mem(1)
     };
     let nowhere = view(&[3, 4]).place(&named, 1).unwrap_err();
-    assert!(
-        nowhere.message.contains("none offers resource"),
-        "{nowhere}"
-    );
+    assert!(nowhere.message.contains("2 by kind"), "{nowhere}");
     let empty = View::default().place(&mem(1), 1).unwrap_err();
     assert_eq!(empty.class, RefusalClass::Transient);
     assert!(empty.message.starts_with("no node reports"), "{empty}");
+}
+
+/// A report of a node that says all: one arena of 100, of which this much is free, and no term above a minute.
+fn whole(number: u8, room: u64) -> NodeReport {
+    let mut told = report(number, 1, room);
+    let resource_id = told.inventory.mem_arenas[0].resource_id;
+    told.inventory.extensions.extend([
+        InventoryExtension::Limits {
+            lease_secs_max: 60,
+            grace_secs_max: 60,
+            bare_metal: false,
+        },
+        InventoryExtension::Admission {
+            resource_id,
+            flags: 0,
+            forbidden: Vec::new(),
+            most: vec![(admission_most::ALONE, room, 100)],
+        },
+    ]);
+    told
+}
+
+/// A view that knows its members, nodes 1, 2, 3…, all of which have said all.
+fn whole_view(rooms: &[u64]) -> View {
+    let mut view = View::default();
+    view.members_are_known(true);
+    for (number, room) in (1..).zip(rooms) {
+        view.know(away(number));
+        view.report(&from(number, 1), 0, whole(number, *room))
+            .unwrap();
+        let leases = LeaseReport {
+            sequence: 2,
+            part: ReportPart::Whole,
+            leases: Vec::new(),
+            gone: Vec::new(),
+        };
+        view.report_leases(&from(number, 1), leases).unwrap();
+    }
+    view
+}
+
+fn last_word(view: &View, request: &LeaseAllocRequest) -> (LeaseError, RefusalClass) {
+    let refusal = view.place(request, 1).unwrap_err();
+    (refusal.error, refusal.class)
+}
+
+#[test]
+fn what_no_node_ever_could_is_refused_for_good_once_every_member_has_said_all() {
+    let never = (LeaseError::CapacityExceeded, RefusalClass::Permanent);
+    let later = (LeaseError::CapacityExceeded, RefusalClass::Transient);
+    let mut view = whole_view(&[10, 100]);
+    assert_eq!(last_word(&view, &mem(101)), never);
+    // One that could does not report.
+    view.know(away(3));
+    assert_eq!(last_word(&view, &mem(101)), later);
+    view.forget(node(3));
+    assert_eq!(last_word(&view, &mem(101)), never);
+    // One has just connected: its leases have not come.
+    view.report(&from(2, 2), 0, whole(2, 100)).unwrap();
+    assert_eq!(last_word(&view, &mem(101)), later);
+    // Nobody says who belongs to the fabric.
+    let mut view = whole_view(&[10]);
+    view.members_are_known(false);
+    assert_eq!(last_word(&view, &mem(101)), later);
+    // One of an earlier version does not say how much it has when it is empty.
+    let mut view = whole_view(&[10]);
+    view.report(&from(4, 1), 0, report(4, 1, 10)).unwrap();
+    assert_eq!(last_word(&view, &mem(101)), later);
+}
+
+#[test]
+fn the_last_word_is_transient_before_policy_before_permanent() {
+    let mut view = whole_view(&[10]);
+    let of = |secs, capacity| LeaseAllocRequest {
+        lease_secs: secs,
+        ..mem(capacity)
+    };
+    let policy = (LeaseError::InvalidArgs, RefusalClass::Policy);
+    assert_eq!(last_word(&view, &of(61, 5)), policy);
+    let named = LeaseAllocRequest {
+        resource_id: Some(ResourceId(99)),
+        ..mem(1)
+    };
+    let nowhere = (LeaseError::NotFound, RefusalClass::Permanent);
+    assert_eq!(last_word(&view, &named), nowhere);
+    // A node with longer terms: what it refuses as too large counts less than what policy refuses.
+    let mut longer = whole(2, 50);
+    for it in &mut longer.inventory.extensions {
+        if let InventoryExtension::Limits { lease_secs_max, .. } = it {
+            *lease_secs_max = 3600;
+        }
+    }
+    view.report(&from(2, 1), 0, longer).unwrap();
+    let leases = LeaseReport {
+        sequence: 2,
+        part: ReportPart::Whole,
+        leases: Vec::new(),
+        gone: Vec::new(),
+    };
+    view.report_leases(&from(2, 1), leases).unwrap();
+    assert_eq!(last_word(&view, &of(61, 101)), policy);
+    let full = (LeaseError::CapacityExceeded, RefusalClass::Transient);
+    assert_eq!(last_word(&view, &of(61, 60)), full);
+    let refusal = view.place(&of(61, 60), 1).unwrap_err();
+    let counts = "left out are 1 by capacity, 1 by terms";
+    assert!(refusal.message.contains(counts), "{refusal}");
+}
+
+#[test]
+fn a_gpu_that_a_lease_has_alone_is_busy_so_that_a_client_waits_for_it() {
+    let mut view = View::default();
+    let mut told = report(1, 1, 0);
+    let resource_id = ResourceId(77);
+    told.inventory.gpus = vec![fabricbios_wire::GpuInfo {
+        resource_id,
+        vram_bytes: 100,
+        compute_units: 1,
+        flags: 0,
+        health: health::OK,
+    }];
+    let enforced = fabricbios_wire::Enforcement::Enforced;
+    told.inventory.extensions.extend([
+        InventoryExtension::Available(resource_id, 0),
+        InventoryExtension::Transports(resource_id, Vec::new()),
+        InventoryExtension::Classes {
+            resource_id,
+            default: 0,
+            supported: vec![0, 1],
+        },
+        InventoryExtension::ClassEnforcement(resource_id, vec![(0, enforced), (1, enforced)]),
+        InventoryExtension::Admission {
+            resource_id,
+            flags: admission_flags::DEVICE | admission_flags::HELD_ALONE,
+            forbidden: Vec::new(),
+            most: vec![(admission_most::ALONE, 0, 100)],
+        },
+    ]);
+    view.report(&from(1, 1), 0, told).unwrap();
+    let gpu = |capacity| LeaseAllocRequest::new(ResourceType::Gpu, capacity, 60);
+    let busy = (LeaseError::ResourceBusy, RefusalClass::Transient);
+    assert_eq!(last_word(&view, &gpu(10)), busy);
+    let refusal = view.place(&gpu(10), 1).unwrap_err();
+    assert!(refusal.message.contains("1 by exclusivity"), "{refusal}");
+}
+
+#[test]
+fn what_is_wrong_at_every_node_is_refused_for_good_without_a_node() {
+    let wrong = (LeaseError::InvalidArgs, RefusalClass::Permanent);
+    let vendor = LeaseAllocRequest::new(ResourceType::Vendor, 1, 60);
+    for request in [mem(0), vendor] {
+        assert_eq!(last_word(&View::default(), &request), wrong);
+    }
 }
 
 #[test]
@@ -142,5 +299,5 @@ fn a_named_class_is_never_weakened() {
         LeaseError::CapacityExceeded
     );
     let other = asks(class(2), 1).unwrap_err();
-    assert!(other.message.contains("1 without the class"), "{other}");
+    assert!(other.message.contains("1 by class"), "{other}");
 }

@@ -197,7 +197,7 @@ fn nodes_that_were_tried_come_behind_all_others_and_those_that_refused_for_good_
     };
     let none = view.place(&avoiding, 1).unwrap_err();
     assert_eq!(none.class, Transient);
-    let says = "6 of nodes that the request leaves out";
+    let says = "6 by the request";
     assert!(none.message.contains(says), "{none}");
 }
 

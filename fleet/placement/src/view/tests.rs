@@ -17,6 +17,16 @@ pub(crate) fn from(number: u8, connection: u64) -> Reporter {
     }
 }
 
+/// A member that is away, with the most and longest labels that there can be.
+pub(crate) fn away(number: u8) -> AwayNode {
+    AwayNode {
+        node_id: node(number),
+        endpoint: std::net::SocketAddr::from(([192, 0, 2, number], 5701)).into(),
+        last_seen_unix_ms: 7,
+        labels: vec!["l".repeat(255); 16],
+    }
+}
+
 /// A report of a node with one arena.
 pub(crate) fn report(number: u8, sequence: u64, available: u64) -> NodeReport {
     let resource_id = ResourceId(u128::from(number) + 1);

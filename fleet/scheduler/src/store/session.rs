@@ -95,7 +95,7 @@ impl Task {
             }
         }
         for news in self.members.take_all(nodes) {
-            self.tell(Some(news)).await;
+            self.tell_of(Some(news)).await;
         }
         for id in self.schedulers.difference(&schedulers) {
             self.other_gone(*id);
@@ -109,7 +109,9 @@ impl Task {
             members = self.members.len(),
             "everything was read from etcd"
         );
-        client.watch(&self.keys, all.revision + 1).await
+        let watch = client.watch(&self.keys, all.revision + 1).await?;
+        self.tell(super::News::Whole).await;
+        Ok(watch)
     }
 
     /// Takes what the watch has told. `false`: etcd has compacted what the watch asks for, so everything must be read anew.
@@ -132,7 +134,7 @@ impl Task {
                     true => self.members.deleted(id, kv.mod_revision),
                     false => self.members.put(id, kv.mod_revision, &kv.value),
                 };
-                self.tell(news).await;
+                self.tell_of(news).await;
             }
             Some(Key::Scheduler(id)) => match is_deleted {
                 true if self.schedulers.remove(&id) => self.other_gone(id),
@@ -173,7 +175,7 @@ impl Task {
                 self.members.overtaken(id, found)
             }
         };
-        self.tell(news).await;
+        self.tell_of(news).await;
         Ok(())
     }
 
@@ -203,7 +205,7 @@ impl Task {
                 None
             }
         };
-        self.tell(became).await;
+        self.tell_of(became).await;
         Ok(())
     }
 

@@ -12,8 +12,9 @@ mod world;
 
 use std::fs;
 
+use fabricbios_wire::RefusalClass;
 use nix::sys::signal::Signal;
-use world::{World, placed, told, until, until_placed};
+use world::{World, placed, told, until, until_placed, until_refused};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_is_in_etcd_and_each_scheduler_misses_it_until_it_is_forgotten() {
@@ -81,6 +82,26 @@ async fn a_member_is_in_etcd_and_each_scheduler_misses_it_until_it_is_forgotten(
         (!world.has_keys(&presence)?).then_some(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_is_for_good_only_while_etcd_answers_and_every_member_has_said_all() {
+    let mut world = World::new();
+    let scheduler = world.scheduler();
+    let node = world.node("rack=r7");
+    let connection = node.report_to(&scheduler).await;
+    let client = world.client(&scheduler).await;
+    until("its record", || world.get(&world.key(&node))).await;
+    until_refused(&client, RefusalClass::Transient).await;
+    node.say_all(&connection).await;
+    until_refused(&client, RefusalClass::Permanent).await;
+    world.signal(Signal::SIGKILL);
+    until_refused(&client, RefusalClass::Transient).await;
+    world.etcd.restart().unwrap();
+    until_refused(&client, RefusalClass::Permanent).await;
+    drop(connection);
+    until_refused(&client, RefusalClass::Transient).await;
+    scheduler.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

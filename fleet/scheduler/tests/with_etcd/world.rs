@@ -13,8 +13,9 @@ use fabricbios_control::Caller;
 use fabricbios_fabric::{Fabric, FabricDirectory, Member};
 use fabricbios_scheduler::{EmbeddedEtcd, EtcdSettings, Policy, Scheduler, Settings};
 use fabricbios_wire::{
-    Epoch, InventoryExtension, LeaseAllocRequest, MemArena, NodeId, NodeReport, Reply, Request,
-    ResourceId, ResourceInventory, ResourceType, Role, Transport, health,
+    Epoch, InventoryExtension, LeaseAllocRequest, LeaseReport, MemArena, NodeId, NodeReport,
+    RefusalClass, Reply, ReportPart, Request, ResourceId, ResourceInventory, ResourceType, Role,
+    Transport, health,
 };
 use nix::{
     sys::signal::{Signal, kill},
@@ -56,6 +57,7 @@ impl World {
             identity: self.directory.scheduler_identity(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             policy: Policy::default(),
+            announce: Vec::new(),
         };
         let etcd = EtcdSettings {
             etcd,
@@ -216,6 +218,34 @@ impl Reporting {
         caller
     }
 
+    /// Reports all that decides about a lease, and that it has none.
+    pub(crate) async fn say_all(&self, over: &Caller) {
+        let mut report = self.report();
+        report.sequence = 2;
+        report.inventory.extensions.extend([
+            InventoryExtension::Limits {
+                lease_secs_max: 3600,
+                grace_secs_max: 3600,
+                bare_metal: false,
+            },
+            InventoryExtension::Admission {
+                resource_id: ResourceId(1),
+                flags: 0,
+                forbidden: Vec::new(),
+                most: vec![(0, 1 << 30, 1 << 30)],
+            },
+        ]);
+        let leases = LeaseReport {
+            sequence: 3,
+            part: ReportPart::Whole,
+            leases: Vec::new(),
+            gone: Vec::new(),
+        };
+        for report in [Request::NodeReport(report), Request::NodeLeases(leases)] {
+            assert_eq!(over.call(&report).await.unwrap(), Ok(Reply::Reported));
+        }
+    }
+
     fn report(&self) -> NodeReport {
         let resource_id = ResourceId(1);
         NodeReport {
@@ -258,6 +288,22 @@ pub(crate) async fn placed(client: &Node) -> Result<Vec<NodeId>, String> {
         Err(Error::Refused(refusal)) => Err(refusal.message),
         other => panic!("{other:?}"),
     }
+}
+
+/// Waits until a request for a GPU, which no node has, is refused in this class.
+pub(crate) async fn until_refused(client: &Node, class: RefusalClass) {
+    let wanted = LeaseAllocRequest {
+        follows_redirect: true,
+        ..LeaseAllocRequest::new(ResourceType::Gpu, 4096, 60)
+    };
+    let is_refused = async || {
+        let answer = client.call_async(Request::LeaseAlloc(wanted.clone())).await;
+        match answer {
+            Err(Error::Refused(refusal)) => (refusal.class == class).then_some(()),
+            other => panic!("{other:?}"),
+        }
+    };
+    until_async("another class of refusal", is_refused).await;
 }
 
 /// Waits for a refusal with this beginning and this end.

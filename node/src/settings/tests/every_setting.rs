@@ -27,6 +27,12 @@ const VALUES: &[Values] = &[
         &["192.0.2.10", ":5702", "host:0", "host:65536", "host:", ""],
         "192.0.2.10:5704",
     ),
+    (
+        "discover",
+        &["eth0", "enp1s0f0np0"],
+        &["", "a/b", "two words", "sixteen-bytes-is"],
+        "eth0",
+    ),
     ("fabric-dir", &["/etc/fabric", "fabric"], &[""], "fabric"),
     (
         "connections-max",

@@ -141,6 +141,21 @@ pub(crate) fn bad_inventories(c: &mut Vec<Case>) {
     ext("reason_long", "201 bytes", 0x0B0A, &with_id(&[b'n'; 201]));
     ext("reason_not_utf8", "0xff", 0x0B0A, &with_id(&[0xFF]));
     ext("reason_length", "half an id", 0x0B0A, &[0; 8]);
+    let limits = [0, 0, 14, 16, 0, 0, 0, 60, 0];
+    ext("limits_of_a_resource", "an id other than zero", 0x0B0B, &with_id(&limits));
+    let of_node = |rest: &[u8]| [&[0; 16], rest].concat();
+    ext("limits_24", "24 bytes", 0x0B0B, &of_node(&limits[..8]));
+    ext("limits_26", "26 bytes", 0x0B0B, &of_node(&[&limits[..], &[0]].concat()));
+    ext("limits_profile_2", "neither Linux nor bare metal", 0x0B0B, &of_node(&[&limits[..8], &[2]].concat()));
+    let most = |how: u8| [&[how][..], &units, &units].concat();
+    ext("admission_17", "no number of classes", 0x0B0C, &with_id(&[0]));
+    ext("admission_classes", "two classes that are not there", 0x0B0C, &with_id(&[0, 2, 1]));
+    ext("admission_zero_id", "a resource id of zero", 0x0B0C, &[0; 18]);
+    ext("admission_half", "half an amount", 0x0B0C, &with_id(&[&[0, 0], &most(0)[..9]].concat()));
+    ext("admission_17_classes", "17 classes", 0x0B0C, &with_id(&[&[0, 17][..], &(0..17).collect::<Vec<u8>>()].concat()));
+    ext("admission_9", "nine amounts", 0x0B0C, &with_id(&[vec![0, 0], (0..9).flat_map(most).collect()].concat()));
+    ext("admission_class_twice", "a class twice", 0x0B0C, &with_id(&[0, 2, 1, 1]));
+    ext("admission_descends", "the greater way first", 0x0B0C, &with_id(&[&[0, 0][..], &most(2), &most(0)].concat()));
     let functions = |total: u32, free: u32| {
         with_id(&[total.to_be_bytes(), free.to_be_bytes()].concat())
     };

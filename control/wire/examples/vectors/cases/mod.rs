@@ -5,6 +5,7 @@ mod bad_answers;
 mod bad_requests;
 mod bad_tlvs;
 mod data_frames;
+mod discovery;
 mod fleet;
 mod fleet_leases;
 mod inventories;
@@ -49,6 +50,8 @@ pub(crate) enum Kind {
     DataRequest,
     /// A datagram from a server of the data plane.
     DataReply,
+    /// A datagram of discovery.
+    Discovery,
 }
 
 impl Kind {
@@ -63,6 +66,7 @@ impl Kind {
             Self::Structured => "structured",
             Self::DataRequest => "data_request",
             Self::DataReply => "data_reply",
+            Self::Discovery => "discovery",
         }
     }
 }
@@ -143,6 +147,8 @@ pub(crate) fn all() -> Vec<Case> {
         data_frames::bad_requests,
         data_frames::replies,
         data_frames::bad_replies,
+        discovery::datagrams,
+        discovery::bad_datagrams,
     ] {
         add(&mut cases);
     }

@@ -1,11 +1,103 @@
-//! The classes of a resource as inventories list them.
+//! A resource and the limits of its node as inventories tell them to clients and schedulers.
 
-use fabricbios_lease::{Availability, ClassState};
-use fabricbios_wire::{Enforcement, InventoryExtension};
+use alloc::{vec, vec::Vec};
+
+use fabricbios_wire::{
+    Enforcement, InventoryExtension, Transport, admission_flags as flags, admission_most as ways,
+};
+
+use crate::{
+    Availability, COMPUTE_SLICES, ClassState, Explicit, Holding, Need, NodeLimits, Offered,
+    Profile, When, resource::Resource,
+};
+
+impl Availability {
+    /// What inventories tell of the resource, besides its name and the entry of its kind.
+    #[must_use]
+    pub fn to_wire(&self, transports: &[Transport]) -> Vec<InventoryExtension> {
+        let id = self.resource_id;
+        let mut all = vec![
+            InventoryExtension::Available(id, self.available),
+            InventoryExtension::Transports(id, transports.to_vec()),
+        ];
+        all.extend(classes(self));
+        all.push(self.admission.clone());
+        let why = self.trouble.clone();
+        all.extend(why.map(|why| InventoryExtension::HealthReason(id, why)));
+        let part = self.fenced_part;
+        all.extend((part != 0).then_some(InventoryExtension::FencedPart(id, part)));
+        all
+    }
+}
+
+impl NodeLimits<'_> {
+    /// What inventories tell of them. Kinds that were detected have their own entries.
+    #[must_use]
+    pub fn to_wire(&self) -> InventoryExtension {
+        InventoryExtension::Limits {
+            lease_secs_max: self.lease_secs_max,
+            grace_secs_max: self.grace_secs_max,
+            bare_metal: self.profile == Profile::BareMetal,
+        }
+    }
+}
+
+impl Resource {
+    /// What else than the availability decides about a lease.
+    pub(crate) fn admission(&self) -> InventoryExtension {
+        let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+        let offered = self.classes.iter().flat_map(|it| &it.classes);
+        let forbidden = offered.filter(|it| matches!(it.state, ClassState::Forbidden(_)));
+        InventoryExtension::Admission {
+            resource_id: self.id,
+            flags: flag(self.absence().is_some(), flags::ABSENT)
+                | flag(self.is_impaired(), flags::IMPAIRED)
+                | flag(self.read_only, flags::READ_ONLY)
+                | flag(self.needs_vlan.is_some(), flags::NEEDS_VLAN)
+                | flag(self.free.is_held_alone().is_some(), flags::DEVICE)
+                | flag(self.free.is_held_alone() == Some(true), flags::HELD_ALONE),
+            forbidden: forbidden.map(|it| it.class).collect(),
+            most: self.most_by_way(),
+        }
+    }
+
+    /// The most that one lease could get, now and when all is free, by the way in which it holds its part.
+    fn most_by_way(&self) -> Vec<(u8, u64, u64)> {
+        let most = |need: Need| [When::Now, When::Empty].map(|when| self.room(when).most(need));
+        let alone = most(Need::plain(0, Holding::Alone));
+        let others = [
+            (ways::ALONE_IN_ONE_NODE, Holding::AloneInOneNode),
+            (ways::SHARED, Holding::Shared),
+        ];
+        let mut all = vec![(ways::ALONE, alone)];
+        let others = others.map(|(way, holding)| (way, most(Need::plain(0, holding))));
+        all.extend(others.into_iter().filter(|(_, most)| *most != alone));
+        let slices = [When::Now, When::Empty].map(|when| {
+            let dimensions = self.room(when).free_dimensions();
+            let slices = dimensions.iter().find(|it| it.name == COMPUTE_SLICES);
+            slices.map(|it| it.amount)
+        });
+        if let [Some(now), Some(empty)] = slices {
+            // As many as there are in any case: the number itself is compared apart.
+            let explicit = Some(Explicit {
+                dimension: COMPUTE_SLICES,
+                amount: 0,
+            });
+            let named = Need {
+                explicit,
+                ..Need::plain(0, Holding::Shared)
+            };
+            all.push((ways::SLICES_NAMED, most(named)));
+            all.push((ways::SLICES, [now, empty]));
+        }
+        let all = all.into_iter();
+        all.map(|(way, [now, empty])| (way, now, empty)).collect()
+    }
+}
 
 /// The classes that can be requested, whether each is enforced, and how much of each is available. A default class that
 /// no request can name is in the last two lists only. A resource without classes has an empty list.
-pub(super) fn told(of: &Availability) -> Vec<InventoryExtension> {
+fn classes(of: &Availability) -> Vec<InventoryExtension> {
     let resource_id = of.resource_id;
     let Some(offer) = &of.classes else {
         let (default, supported) = (0, Vec::new());
@@ -41,10 +133,10 @@ pub(super) fn told(of: &Availability) -> Vec<InventoryExtension> {
 
 #[cfg(test)]
 mod tests {
-    use fabricbios_lease::{ClassOffer, OfferedClass};
     use fabricbios_wire::{ResourceId, ResourceType};
 
     use super::*;
+    use crate::{ClassOffer, OfferedClass};
 
     fn extensions(classes: Option<ClassOffer>) -> Vec<InventoryExtension> {
         let id = ResourceId(7);
@@ -59,8 +151,9 @@ mod tests {
             fenced: false,
             trouble: None,
             fenced_part: 0,
+            admission: InventoryExtension::Available(id, 0),
         };
-        told(&available)
+        super::classes(&available)
     }
 
     #[test]

@@ -1,0 +1,182 @@
+//! The task of a member that announces itself.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use fabricbios_fabric::Fabric;
+use fabricbios_wire::{Announced, FlatEntry};
+use tokio::{
+    sync::oneshot,
+    task::JoinHandle,
+    time::{MissedTickBehavior, interval, timeout},
+};
+
+use crate::{Arrived, CannotSpeak, Link, LinkError, Moment, Speaker, link::Hears, places::Places};
+
+/// How long an ANNOUNCE holds: two may be lost.
+const LIFETIME_SECS: u16 = 30;
+/// An ANNOUNCE at each of the first seconds, and then each so many.
+const FIRST_SECS: u64 = 3;
+const EVERY_SECS: u64 = 10;
+/// How long a stop waits for the WITHDRAW to be sent.
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A member that announces itself until it is stopped.
+#[derive(Debug)]
+pub struct Announcing {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+/// Why a member cannot announce itself.
+#[derive(Debug, thiserror::Error)]
+pub enum CannotAnnounce {
+    /// There is no socket.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// Nothing can be signed.
+    #[error(transparent)]
+    Speak(#[from] CannotSpeak),
+}
+
+impl Announcing {
+    /// Announces these resources on these interfaces. `listen`: where the member takes QUIC; of a wildcard the address of
+    /// each interface is announced. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// If an interface has no socket, or the identity cannot sign.
+    pub fn start(
+        interfaces: &[String],
+        fabric: Arc<Fabric>,
+        listen: SocketAddr,
+        entries: Vec<FlatEntry>,
+    ) -> Result<Self, CannotAnnounce> {
+        let places = Places::open(interfaces, &[Hears::Group])?;
+        let mut speaker = Speaker::new(fabric, Moment::now());
+        speaker.announce(&offer(&entries, listen), Moment::now())?;
+        let task = Task {
+            places,
+            speaker,
+            listen,
+            entries,
+        };
+        let (stop, stopped) = oneshot::channel();
+        Ok(Self {
+            stop,
+            task: tokio::spawn(task.run(stopped)),
+        })
+    }
+
+    /// Sends a WITHDRAW and ends.
+    pub async fn stop(self) {
+        // The task may have ended.
+        self.stop.send(()).ok();
+        let mut task = self.task;
+        if timeout(STOP_TIMEOUT, &mut task).await.is_err() {
+            task.abort();
+        }
+    }
+}
+
+struct Task {
+    places: Places,
+    speaker: Speaker,
+    listen: SocketAddr,
+    entries: Vec<FlatEntry>,
+}
+
+impl Task {
+    async fn run(mut self, mut stopped: oneshot::Receiver<()>) {
+        let mut ticks = interval(Duration::from_secs(1));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick: u64 = 0;
+        loop {
+            tokio::select! {
+                // Also if whoever could stop it is gone.
+                _ = &mut stopped => break,
+                _ = ticks.tick() => {
+                    if tick < FIRST_SECS || tick.is_multiple_of(EVERY_SECS) {
+                        self.places.refresh();
+                        self.announce().await;
+                    }
+                    tick += 1;
+                }
+                (link, arrived) = self.places.next() => self.answer(&link, &arrived).await,
+            }
+        }
+        let speaker = &mut self.speaker;
+        let withdraw = |_: &Link| speaker.withdraw(Moment::now()).ok();
+        self.places.send(withdraw).await;
+    }
+
+    async fn announce(&mut self) {
+        let Self {
+            places,
+            speaker,
+            listen,
+            entries,
+        } = self;
+        let announce = |link: &Link| {
+            let endpoint = reachable(*listen, link.address())?;
+            let announce = speaker.announce(&offer(entries, endpoint), Moment::now());
+            announce
+                .inspect_err(|why| tracing::warn!(%why, "the ANNOUNCE"))
+                .ok()
+        };
+        places.send(announce).await;
+    }
+
+    async fn answer(&mut self, link: &Link, arrived: &Arrived) {
+        let Some(from) = arrived.from else { return };
+        let Some(endpoint) = reachable(self.listen, link.address()) else {
+            return;
+        };
+        let offer = offer(&self.entries, endpoint);
+        let (bytes, hop_limit) = (&arrived.bytes, arrived.hop_limit);
+        let answer = self.speaker.answer(bytes, hop_limit, &offer, Moment::now());
+        if let Ok(answer) = answer {
+            // Whoever asked asks again.
+            link.send(&answer, from).await.ok();
+        }
+    }
+}
+
+/// Where those on a link with this address connect. `None`: the member does not listen there.
+fn reachable(listen: SocketAddr, of_link: IpAddr) -> Option<SocketAddr> {
+    match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() && of_link.is_ipv6() => None,
+        ip if ip.is_unspecified() => Some(SocketAddr::new(of_link, listen.port())),
+        _ => Some(listen),
+    }
+}
+
+fn offer(entries: &[FlatEntry], endpoint: SocketAddr) -> Announced {
+    Announced {
+        lifetime_secs: LIFETIME_SECS,
+        endpoint: endpoint.into(),
+        has_more: false,
+        entries: entries.to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_announced_can_be_reached_on_the_link() {
+        let at = |listen: &str, of_link: &str| {
+            let found = reachable(listen.parse().unwrap(), of_link.parse().unwrap());
+            found.map(|it| it.to_string())
+        };
+        let found = |text: &str| Some(text.to_owned());
+        assert_eq!(at("[::]:5704", "fe80::1"), found("[fe80::1]:5704"));
+        assert_eq!(at("[::]:5704", "192.0.2.1"), found("192.0.2.1:5704"));
+        assert_eq!(at("0.0.0.0:5704", "192.0.2.1"), found("192.0.2.1:5704"));
+        assert_eq!(at("0.0.0.0:5704", "fe80::1"), None);
+        assert_eq!(at("192.0.2.9:5704", "fe80::1"), found("192.0.2.9:5704"));
+    }
+}

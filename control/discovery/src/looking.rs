@@ -1,0 +1,124 @@
+//! The task of somebody who looks for members.
+
+use std::time::Duration;
+
+use fabricbios_fabric::Verifier;
+use fabricbios_wire::ResourceType;
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{MissedTickBehavior, interval},
+};
+
+use crate::{Found, LinkError, Listener, Moment, News, link::Hears, places::Places};
+
+/// A SOLICIT at each of the first seconds, and then each so many while nobody is found.
+const FIRST_SECS: u64 = 3;
+const EVERY_SECS: u64 = 10;
+
+/// Somebody who looks for members with resources of one type, until this is dropped.
+#[derive(Debug)]
+pub struct Looking {
+    found: watch::Receiver<Vec<Found>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Looking {
+    /// Asks on these interfaces, and listens to what members announce. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// If an interface has no socket.
+    pub fn start(
+        interfaces: &[String],
+        verifier: Verifier,
+        wanted: ResourceType,
+    ) -> Result<Self, LinkError> {
+        Self::start_hearing(interfaces, verifier, wanted, &[Hears::Group, Hears::Own])
+    }
+
+    /// Asks on these interfaces, and takes only answers: of many on one machine each gets its own.
+    ///
+    /// # Errors
+    /// If an interface has no socket.
+    pub fn ask(
+        interfaces: &[String],
+        verifier: Verifier,
+        wanted: ResourceType,
+    ) -> Result<Self, LinkError> {
+        Self::start_hearing(interfaces, verifier, wanted, &[Hears::Own])
+    }
+
+    fn start_hearing(
+        interfaces: &[String],
+        verifier: Verifier,
+        wanted: ResourceType,
+        hears: &'static [Hears],
+    ) -> Result<Self, LinkError> {
+        let places = Places::open(interfaces, hears)?;
+        let (tell, found) = watch::channel(Vec::new());
+        let listener = Listener::new(verifier, wanted);
+        Ok(Self {
+            found,
+            task: tokio::spawn(run(places, listener, tell)),
+        })
+    }
+
+    /// Who is there now.
+    #[must_use]
+    pub fn now(&self) -> Vec<Found> {
+        self.found.borrow().clone()
+    }
+
+    /// Tells of each change of who is there.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<Vec<Found>> {
+        self.found.clone()
+    }
+}
+
+async fn run(mut places: Places, mut listener: Listener, tell: watch::Sender<Vec<Found>>) {
+    let mut ticks = interval(Duration::from_secs(1));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut tick: u64 = 0;
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {
+                let is_due = tick.is_multiple_of(EVERY_SECS);
+                if is_due {
+                    places.refresh();
+                }
+                if tick < FIRST_SECS || is_due && tell.borrow().is_empty() {
+                    let solicit = nonce().map(|it| listener.solicit(it));
+                    places.send(|_| solicit.clone()).await;
+                }
+                tick += 1;
+            }
+            (_, arrived) = places.next() => {
+                let heard = listener.hear(&arrived, Moment::now());
+                tracing::debug!(?heard, from = ?arrived.from, "a datagram of discovery");
+                if !matches!(heard, Ok(News::Came(_) | News::Went(_))) {
+                    continue;
+                }
+            }
+        }
+        let now = listener.found(Moment::now().monotonic);
+        tell.send_if_modified(|before| {
+            let is_new = *before != now;
+            *before = now;
+            is_new
+        });
+    }
+}
+
+/// `None`: the kernel has no randomness yet, and nobody is asked.
+fn nonce() -> Option<u64> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).ok()?;
+    Some(u64::from_ne_bytes(bytes).max(1))
+}

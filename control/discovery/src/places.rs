@@ -1,0 +1,151 @@
+//! The interfaces on which somebody announces or looks, with their sockets. They come and go, and change their addresses.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{sync::mpsc, task::JoinSet, time::sleep};
+
+use crate::{
+    Arrived, Link, LinkError,
+    link::{Hears, Interface},
+};
+
+/// After so many datagrams a socket is not read for [`PAUSE`]: the kernel drops what is more.
+const READ_AT_ONCE: usize = 64;
+const PAUSE: Duration = Duration::from_millis(20);
+/// The pause after an error of a socket.
+const AFTER_ERROR: Duration = Duration::from_secs(1);
+/// Datagrams that wait for the task.
+const WAITING_MAX: usize = 64;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Places {
+    all: Vec<Place>,
+    hears: &'static [Hears],
+    forward: mpsc::Sender<(Arc<Link>, Arrived)>,
+    arrived: mpsc::Receiver<(Arc<Link>, Arrived)>,
+}
+
+#[derive(Debug)]
+struct Place {
+    name: String,
+    /// As it was when the sockets were opened; `None`: there are none.
+    opened: Option<Interface>,
+    links: Vec<Arc<Link>>,
+    readers: JoinSet<()>,
+    /// The last error that was told.
+    told: String,
+}
+
+impl Places {
+    /// Opens the sockets. Must be called within a tokio runtime.
+    pub(crate) fn open(names: &[String], hears: &'static [Hears]) -> Result<Self, LinkError> {
+        let (forward, arrived) = mpsc::channel(WAITING_MAX);
+        let mut places = Self {
+            all: Vec::new(),
+            hears,
+            forward,
+            arrived,
+        };
+        for name in names {
+            let mut place = Place {
+                name: name.clone(),
+                opened: None,
+                links: Vec::new(),
+                readers: JoinSet::new(),
+                told: String::new(),
+            };
+            place.refresh(hears, &places.forward)?;
+            places.all.push(place);
+        }
+        Ok(places)
+    }
+
+    /// Opens those anew that have changed.
+    pub(crate) fn refresh(&mut self) {
+        for place in &mut self.all {
+            match place.refresh(self.hears, &self.forward) {
+                Ok(()) => place.told.clear(),
+                Err(error) => place.tell(error.to_string()),
+            }
+        }
+    }
+
+    /// The next datagram, and the socket that got it.
+    pub(crate) async fn next(&mut self) -> (Arc<Link>, Arrived) {
+        match self.arrived.recv().await {
+            Some(arrived) => arrived,
+            // This side holds a sender.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Sends to the group on every link what `of` makes for it. An error is told once.
+    pub(crate) async fn send(&mut self, mut of: impl FnMut(&Link) -> Option<Vec<u8>>) {
+        for place in &mut self.all {
+            for link in place.senders(self.hears) {
+                let Some(datagram) = of(&link) else {
+                    continue;
+                };
+                if let Err(why) = link.send_to_group(&datagram).await {
+                    place.tell(format!("send to the group from {}: {why}", link.address()));
+                }
+            }
+        }
+    }
+}
+
+impl Place {
+    fn refresh(
+        &mut self,
+        hears: &[Hears],
+        forward: &mpsc::Sender<(Arc<Link>, Arrived)>,
+    ) -> Result<(), LinkError> {
+        let now = Interface::read(&self.name);
+        if now.as_ref().ok() == self.opened.as_ref() && self.opened.is_some() {
+            return Ok(());
+        }
+        (self.opened, self.links) = (None, Vec::new());
+        self.readers = JoinSet::new();
+        let now = now?;
+        for it in hears {
+            self.links.extend(now.open(*it)?.into_iter().map(Arc::new));
+        }
+        for link in &self.links {
+            self.readers.spawn(read(Arc::clone(link), forward.clone()));
+        }
+        self.opened = Some(now);
+        Ok(())
+    }
+
+    /// The sockets that send to the group: the asker's own where there are some, whose port gets the answers.
+    fn senders(&self, hears: &[Hears]) -> Vec<Arc<Link>> {
+        // Those of the last kind were opened last.
+        let of_each = self.links.len() / hears.len().max(1);
+        self.links[self.links.len() - of_each..].to_vec()
+    }
+
+    fn tell(&mut self, why: String) {
+        if self.told != why {
+            tracing::warn!(interface = self.name, why, "discovery");
+            self.told = why;
+        }
+    }
+}
+
+async fn read(link: Arc<Link>, forward: mpsc::Sender<(Arc<Link>, Arrived)>) {
+    let mut count = 0;
+    loop {
+        let Ok(arrived) = link.receive().await else {
+            sleep(AFTER_ERROR).await;
+            continue;
+        };
+        if forward.send((Arc::clone(&link), arrived)).await.is_err() {
+            return;
+        }
+        count += 1;
+        if count % READ_AT_ONCE == 0 {
+            sleep(PAUSE).await;
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Announcing and looking over real sockets and multicast, on the loopback interface.
+
+#![allow(clippy::unwrap_used, reason = "a helper that fails is a failed test")]
+
+use std::{net::SocketAddr, sync::Arc, time::SystemTime};
+
+use fabricbios_discovery::{Announcing, Looking};
+use fabricbios_fabric::{Fabric, FabricDirectory, Verifier};
+use fabricbios_wire::{FlatEntry, ResourceId, ResourceType};
+
+const LISTEN: &str = "127.0.0.1:5704";
+
+fn scheduler() -> Vec<FlatEntry> {
+    vec![FlatEntry {
+        resource_id: ResourceId(7),
+        resource_type: ResourceType::Scheduler,
+        flags: 0,
+        capacity: 0,
+        available: 1,
+    }]
+}
+
+#[tokio::test]
+async fn a_scheduler_is_found_by_all_who_look_and_is_gone_when_it_stops() {
+    let root = tempfile::tempdir().unwrap();
+    let now = SystemTime::now();
+    let directory = FabricDirectory::init(root.path(), now).unwrap();
+    let fabric = Fabric::open_scheduler(&directory.scheduler_identity(), now).unwrap();
+    let (id, ca) = (fabric.node_id(), directory.ca().certificate());
+    let lo = ["lo".to_owned()];
+    let listen: SocketAddr = LISTEN.parse().unwrap();
+    let wanted = ResourceType::Scheduler;
+    // One listens before it announces, one asks later, and both have its answers.
+    let node = Looking::start(&lo, Verifier::new(ca).unwrap(), wanted).unwrap();
+    let announcing = Announcing::start(&lo, Arc::new(fabric), listen, scheduler()).unwrap();
+    let client = Looking::ask(&lo, Verifier::new(ca).unwrap(), wanted).unwrap();
+    for looking in [&node, &client] {
+        let mut changes = looking.changes();
+        let found = changes
+            .wait_for(|all| !all.is_empty())
+            .await
+            .unwrap()
+            .clone();
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].id, &*found[0].addresses), (id, &[listen][..]));
+    }
+    announcing.stop().await;
+    let mut changes = node.changes();
+    changes.wait_for(Vec::is_empty).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_interface_that_is_not_there_is_named() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = FabricDirectory::init(root.path(), SystemTime::now()).unwrap();
+    let verifier = Verifier::new(directory.ca().certificate()).unwrap();
+    let none = ["no-such-link".to_owned()];
+    let error = Looking::ask(&none, verifier, ResourceType::Scheduler).unwrap_err();
+    assert!(error.to_string().contains("no-such-link"), "{error}");
+}

@@ -1,0 +1,112 @@
+//! Reports to schedulers that announce themselves on a link. What is found is where to dial: the connection verifies the
+//! scheduler. A scheduler that has withdrawn, or is not heard any more, keeps its connection; it is only not dialled again.
+
+use std::{collections::HashSet, time::Duration};
+
+use anyhow::Context;
+use fabricbios_discovery::{Found, Looking};
+use fabricbios_fabric::Verifier;
+use fabricbios_wire::{NodeId, ResourceType};
+use tokio::{task::JoinSet, time::sleep};
+
+use crate::process::reports::Reporter;
+
+/// The pause until the node tries again to listen on its interfaces.
+const AGAIN: Duration = Duration::from_secs(10);
+
+impl Reporter {
+    /// Reports to each scheduler of the node's fabric that is found on these interfaces, until the node stops.
+    pub(super) async fn run_found(self, interfaces: Vec<String>) {
+        let mut identities = self.membership.changes();
+        let mut told = String::new();
+        loop {
+            identities.mark_unchanged();
+            let why = match self.look(&interfaces) {
+                Ok(looking) => {
+                    tokio::select! {
+                        () = self.report_to_found(&looking) => {}
+                        // The node has joined another fabric, and its connections end.
+                        _ = identities.changed() => continue,
+                    }
+                    String::from("the task has ended")
+                }
+                Err(why) => format!("{why:#}"),
+            };
+            if told != why {
+                tracing::warn!(why, "the node does not look for schedulers; it tries again");
+                told = why;
+            }
+            sleep(AGAIN).await;
+        }
+    }
+
+    fn look(&self, interfaces: &[String]) -> anyhow::Result<Looking> {
+        let fabric = self.membership.now();
+        let ca = &fabric.present().context("the node's certificate")?.ca;
+        let verifier = Verifier::new(ca).context("the CA's certificate")?;
+        Ok(Looking::start(
+            interfaces,
+            verifier,
+            ResourceType::Scheduler,
+        )?)
+    }
+
+    /// Returns when nobody looks any more.
+    async fn report_to_found(&self, looking: &Looking) {
+        let mut changes = looking.changes();
+        let mut reports = JoinSet::new();
+        let mut dialled = HashSet::new();
+        loop {
+            let found = changes.borrow_and_update().clone();
+            for Found { id, .. } in found {
+                if !dialled.insert(id) {
+                    continue;
+                }
+                let (reporter, found) = (self.clone(), looking.changes());
+                reports.spawn(async move {
+                    let at = |attempt| address(&found.borrow(), id, attempt);
+                    reporter.run_while(at).await;
+                    id
+                });
+            }
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() {
+                    return;
+                },
+                Some(Ok(id)) = reports.join_next() => {
+                    dialled.remove(&id);
+                }
+            }
+        }
+    }
+}
+
+/// Where this scheduler is: its addresses in turn.
+fn address(found: &[Found], id: NodeId, attempt: usize) -> Option<String> {
+    let addresses = &found.iter().find(|it| it.id == id)?.addresses;
+    let at = attempt.checked_rem(addresses.len())?;
+    addresses.get(at).map(ToString::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scheduler_is_dialled_at_its_addresses_in_turn_while_it_is_found() {
+        let id = NodeId([1; 32]);
+        let texts = ["192.0.2.1:5704", "[fe80::1%3]:5704"];
+        let found = [Found {
+            id,
+            addresses: texts.map(|it| it.parse().unwrap()).to_vec(),
+            http_port: None,
+        }];
+        let at = |attempt| address(&found, id, attempt);
+        assert_eq!(
+            [at(0), at(1), at(2)].map(Option::unwrap),
+            [texts[0], texts[1], texts[0]]
+        );
+        assert_eq!(address(&found, NodeId([2; 32]), 0), None);
+        assert_eq!(address(&[], id, 0), None);
+    }
+}
