@@ -12,7 +12,7 @@ use clap::Args;
 use fabricbios_placement::{Reporter, View};
 use fabricbios_wire::{
     BlockDev, Epoch, GpuInfo, InventoryExtension, LeaseAllocRequest, MemArena, NodeId, NodeReport,
-    ResourceId, ResourceInventory, ResourceType, Transport, health,
+    ResourceId, ResourceInventory, ResourceType, Transport, admission_most, health,
 };
 
 use crate::{pairs::interleaved_pairs, report::Spread};
@@ -115,7 +115,11 @@ fn inventory(node_id: NodeId, number: u64) -> ResourceInventory {
         cpu_caps: vec![],
         nics: vec![],
         gpus: vec![],
-        extensions: vec![],
+        extensions: vec![InventoryExtension::Limits {
+            lease_secs_max: 3600,
+            grace_secs_max: 3600,
+            bare_metal: false,
+        }],
     };
     for at in 0..RESOURCES {
         let resource_id = ResourceId(u128::from(number) << 8 | u128::from(at + 1));
@@ -159,6 +163,12 @@ fn inventory(node_id: NodeId, number: u64) -> ResourceInventory {
         inventory.extensions.extend([
             InventoryExtension::Available(resource_id, available),
             InventoryExtension::Transports(resource_id, transports),
+            InventoryExtension::Admission {
+                resource_id,
+                flags: 0,
+                forbidden: vec![],
+                most: vec![(admission_most::ALONE, available, capacity)],
+            },
         ]);
     }
     inventory

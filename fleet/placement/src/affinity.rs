@@ -42,6 +42,11 @@ impl Affinities {
         required.all(|it| it.has(member, offer))
     }
 
+    /// Whether the request has none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether one of them tells the resources of a node apart.
     pub(crate) fn are_of_resources(&self) -> bool {
         self.0.iter().any(|it| it.is_of_resource)

@@ -4,7 +4,7 @@ use fabricbios_wire::{
     CANDIDATES_MAX, Candidate, EXPLANATION_BYTES_MAX, LeaseAllocRequest, Refusal,
 };
 
-use crate::{Asking, View};
+use crate::{Asking, View, place::Look};
 
 impl View {
     /// As [`View::place_for`], with the reasons: a line of what was left out, and one for each candidate, the best first.
@@ -16,7 +16,7 @@ impl View {
         request: &LeaseAllocRequest,
         asking: &Asking<'_>,
     ) -> Result<(Vec<Candidate>, String), Refusal> {
-        let (ranked, left_out, wishes) = self.ranked(request, asking)?;
+        let (ranked, left_out, wishes) = self.ranked(request, asking, Look::All)?;
         let (policy, nodes, fit) = (asking.policy, self.len(), ranked.len());
         let left_out = match left_out.told() {
             none if none.is_empty() => "none is left out".to_owned(),

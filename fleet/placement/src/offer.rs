@@ -36,6 +36,8 @@ pub struct Offer {
     reason: Option<String>,
     /// What else its node decides by; `None`: not known.
     admission: Option<Admission>,
+    /// No lease can get more now, whatever it asks for.
+    ceiling: u64,
 }
 
 /// See [`InventoryExtension::Admission`].
@@ -75,6 +77,13 @@ impl Offer {
         offers.retain(|_| is_offered.next() == Some(true));
         for offer in &mut offers {
             offer.class_offer = offer.class_offer();
+            offer.ceiling = match &offer.admission {
+                Some(admission) => { admission.most.iter() }
+                    .map(|(_, now, _)| *now)
+                    .max()
+                    .unwrap_or(0),
+                None => u64::MAX,
+            };
         }
         offers
     }
@@ -93,6 +102,7 @@ impl Offer {
             class_offer: None,
             reason: None,
             admission: None,
+            ceiling: u64::MAX,
         }
     }
 
@@ -162,6 +172,11 @@ impl Offer {
     pub fn available_of(&self, class: Option<u8>) -> u64 {
         let of_class = { self.class_available.iter() }.find(|(of, _)| Some(*of) == class);
         of_class.map_or(self.available, |(_, units)| *units)
+    }
+
+    /// Whether a lease of this amount may be had now; `false`: no lease of it can.
+    pub(crate) fn may_have(&self, amount: u64) -> bool {
+        self.ceiling >= amount
     }
 
     /// Whether it is usable without a known problem.

@@ -9,7 +9,22 @@ use fabricbios_wire::{
     RefusalClass,
 };
 
-use crate::{Asking, Offer, View, score::Wishes, view::Member};
+use crate::{
+    Asking, Offer, View,
+    score::{Wishes, mixed},
+    view::Member,
+};
+
+/// So many nodes that can grant a request are compared, from a random one on: more make no better choice.
+const COMPARED_MAX: usize = 128;
+
+/// How many nodes are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// Until enough can grant the request; all, if it wishes for certain ones.
+    Enough,
+    All,
+}
 
 /// Nodes, each with one resource.
 pub(crate) type Ranked<'a> = Vec<(&'a Member, &'a Offer)>;
@@ -117,7 +132,7 @@ impl View {
         request: &LeaseAllocRequest,
         asking: &Asking<'_>,
     ) -> Result<Vec<Candidate>, Refusal> {
-        let (mut found, ..) = self.ranked(request, asking)?;
+        let (mut found, ..) = self.ranked(request, asking, Look::Enough)?;
         found.truncate(CANDIDATES_MAX);
         let candidates = found.into_iter().map(|(member, offer)| Candidate {
             node_id: member.told.node_id,
@@ -127,20 +142,38 @@ impl View {
         Ok(candidates.collect())
     }
 
-    /// All that may grant the request, the best first, those that may not, and the order.
+    /// The nodes that may grant the request, the best first, those that may not, and the order. A refusal has looked at
+    /// all.
     pub(crate) fn ranked<'a>(
         &'a self,
         request: &LeaseAllocRequest,
         asking: &Asking<'a>,
+        look: Look,
     ) -> Result<(Ranked<'a>, LeftOut, Wishes<'a>), Refusal> {
         // What is wrong at every node.
         NodeLimits::UNKNOWN.check(request)?;
         let wishes = self.wishes(request, class(&request.terms), asking)?;
         let (mut found, mut left_out) = (Vec::new(), LeftOut::default());
-        for (node_id, member) in &self.members {
-            match choose(member, request, &wishes) {
-                Ok(offer) => found.push((member, offer)),
-                Err(left) => left_out.add(*node_id, left),
+        if look == Look::Enough {
+            let most = if wishes.are_of_nodes() {
+                usize::MAX
+            } else {
+                COMPARED_MAX
+            };
+            let members = self.members_from(asking.seed);
+            let members = members.filter(|it| it.shadow.may_grant(request));
+            let granting = members.filter_map(|member| {
+                let offer = choose(member, request, &wishes).ok()?;
+                Some((member, offer))
+            });
+            found.extend(granting.take(most));
+        }
+        if found.is_empty() {
+            for (node_id, member) in &self.members {
+                match choose(member, request, &wishes) {
+                    Ok(offer) => found.push((member, offer)),
+                    Err(left) => left_out.add(*node_id, left),
+                }
             }
         }
         if found.is_empty() {
@@ -148,6 +181,16 @@ impl View {
         }
         wishes.order(&mut found);
         Ok((found, left_out, wishes))
+    }
+
+    /// All members, from a random one on.
+    fn members_from(&self, seed: u64) -> impl Iterator<Item = &Member> {
+        let mut first = [0; 32];
+        let random = mixed(seed, NodeId([0; 32]));
+        first[..8].copy_from_slice(&random.to_be_bytes());
+        let first = NodeId(first);
+        let behind = self.members.range(first..);
+        behind.chain(self.members.range(..first)).map(|(_, it)| it)
     }
 
     fn refusal(&self, left_out: LeftOut) -> Refusal {

@@ -108,6 +108,12 @@ impl Wishes<'_> {
         self.tries.of(member.told.node_id) == Try::LeftOut
     }
 
+    /// Whether certain nodes are wished, so that others cannot stand for them.
+    pub(crate) fn are_of_nodes(&self) -> bool {
+        let is_plain = self.affinities.is_empty() && self.own.is_empty();
+        !is_plain || self.tier == Some(KvCacheTier::Hot)
+    }
+
     /// Whether resources of one node are wished more or less.
     pub(crate) fn weigh_resources(&self) -> bool {
         self.tier == Some(KvCacheTier::Hot) || self.affinities.are_of_resources()
@@ -211,7 +217,7 @@ fn has_rdma(offer: &Offer) -> bool {
 }
 
 /// A number of the node that differs from seed to seed (the finalizer of SplitMix64).
-fn mixed(seed: u64, node_id: NodeId) -> u64 {
+pub(crate) fn mixed(seed: u64, node_id: NodeId) -> u64 {
     let [a, b, c, d, e, f, g, h, ..] = node_id.0;
     let mut z = seed.wrapping_add(u64::from_be_bytes([a, b, c, d, e, f, g, h]));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

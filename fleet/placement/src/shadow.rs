@@ -72,9 +72,17 @@ impl Shadow {
                 .collect(),
         };
         let Chosen { resource, .. } = sight.verdict(request)?;
+        debug_assert!(self.may_grant(request), "granted above the ceiling");
         let id = resource.id();
         let place = self.offers.binary_search_by_key(&id, |it| it.resource_id);
         Ok(&self.offers[place.unwrap_or_default()])
+    }
+
+    /// Whether the verdict may be a grant; `false`: it is a refusal, of which this does not say the words.
+    pub(crate) fn may_grant(&self, request: &LeaseAllocRequest) -> bool {
+        let kind = request.resource_type();
+        let mut of_kind = self.offers.iter().filter(|it| it.kind == kind);
+        of_kind.any(|it| it.may_have(request.capacity))
     }
 
     /// Whether the node has said all that it decides by. An earlier version does not, nor does a node with very many

@@ -301,3 +301,39 @@ fn a_named_class_is_never_weakened() {
     let other = asks(class(2), 1).unwrap_err();
     assert!(other.message.contains("1 by class"), "{other}");
 }
+
+/// A fleet of so many nodes with one arena each. The first is empty, and the others are full or empty as well.
+fn fleet(nodes: u16, others: u64) -> View {
+    let mut view = View::default();
+    for number in 0..nodes {
+        let mut id = [0; 32];
+        id[..2].copy_from_slice(&number.wrapping_mul(0x9e37).to_be_bytes());
+        let mut told = report(1, 1, if number == 0 { 1 << 30 } else { others });
+        told.inventory.node_id = NodeId(id);
+        let reporter = crate::Reporter {
+            node_id: NodeId(id),
+            ..from(1, u64::from(number) + 1)
+        };
+        view.report(&reporter, 0, told).unwrap();
+    }
+    view
+}
+
+#[test]
+fn in_a_large_fleet_each_node_has_its_turn_and_the_only_one_with_room_is_found() {
+    let empty = fleet(1_000, 1 << 30);
+    let mut firsts: Vec<NodeId> = (0..300)
+        .map(|seed| empty.place(&mem(4096), seed).unwrap()[0].node_id)
+        .collect();
+    firsts.sort_unstable();
+    firsts.dedup();
+    assert!(firsts.len() > 200, "{}", firsts.len());
+
+    let full = fleet(1_000, 0);
+    for seed in 0..20 {
+        assert_eq!(nodes(full.place(&mem(4096), seed)), [NodeId([0; 32])]);
+    }
+    let refused = full.place(&mem(1 << 31), 1).unwrap_err();
+    let all = "left out are 1000 by capacity";
+    assert!(refused.message.contains(all), "{refused}");
+}
