@@ -26,6 +26,7 @@ pub(crate) const DIAL_WITHIN: Duration = Duration::from_secs(2);
 /// How long a node that a scheduler has named may take to grant a lease of another kind than blocks, which it may have to
 /// zero first. A node ends a grant that takes more than 30 s itself.
 const GRANT_WITHIN: Duration = Duration::from_secs(45);
+
 /// A new lease.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -54,11 +55,11 @@ impl Node {
 
     /// Requests a lease as [`Node::alloc_async`], of this node, or through this scheduler, which names nodes.
     ///
-    /// These are asked one after the other, each once and by its id, until one grants the lease. A node that refuses for
-    /// now or does not have the resource any more, that cannot be reached (within 2 s while more nodes follow), or at whose
-    /// address another one answers, is passed over. Another refusal is returned at once, and so is a lost reply, also of a
-    /// node that does not answer in time: the lease may be there. If no node grants the lease, the last refusal is returned;
-    /// while that is one for a moment only, the scheduler is asked anew, for up to the patience; if it has named as many
+    /// These are asked one after the other, each once and by its id, until one grants the lease. A node that refuses, that
+    /// cannot be reached (within 2 s while more nodes follow), or at whose address another one answers, is passed over. A
+    /// lost reply is returned at once, also of a node that does not answer in time: the lease may be there. If no node grants
+    /// the lease, a refusal for a moment is returned, else one for now, else the last one;
+    /// while it is one for a moment only, the scheduler is asked anew, for up to the patience; if it has named as many
     /// nodes as it can, once in any case. It is told who was tried, and names others first; so it does for some minutes
     /// after a node did not answer a request of this handle or its clones.
     ///
@@ -137,12 +138,23 @@ impl Node {
         tried: &Search,
     ) -> Result<Result<Granted, Error>, Error> {
         let mut passed = PassedOver::default();
-        for (at, it) in candidates.iter().enumerate() {
+        // A scheduler of an earlier version names whom it is to leave out.
+        let left_out = |it: &&Candidate| {
             let mut told = request.tried.iter();
-            if told.any(|told| told.node_id == it.node_id && told.is_left_out()) {
-                let why = format!("it names node {}, which is to be left out", it.node_id);
-                return Ok(Err(self.protocol(why)));
-            }
+            told.any(|told| told.node_id == it.node_id && told.is_left_out())
+        };
+        if let Some(it) = candidates
+            .first()
+            .filter(|_| candidates.iter().all(|it| left_out(&it)))
+        {
+            let why = format!("it names node {}, which is to be left out", it.node_id);
+            return Ok(Err(self.protocol(why)));
+        }
+        for (at, it) in candidates
+            .iter()
+            .enumerate()
+            .filter(|(_, it)| !left_out(it))
+        {
             if let Some(named) = request.resource_id.filter(|id| *id != it.resource_id) {
                 let why = format!(
                     "it names resource {} for a request of resource {named}",

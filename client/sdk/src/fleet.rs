@@ -6,8 +6,8 @@ use fabricbios_wire::{FleetPage, NodeId, Reply, Request};
 
 use crate::{Error, Inventory, Node, runtime::wait};
 
-/// Most nodes that a scheduler may list.
-const NODES_MAX: usize = 65_536;
+/// Most nodes that a scheduler may list: those that report, and the records of etcd.
+const NODES_MAX: usize = 16_384 + 65_536;
 
 /// A node that reports to a scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -438,6 +438,7 @@ fn is_idempotent(request: &Request) -> bool {
         | Request::LeaseRenew { .. }
         | Request::LeaseRotate { .. }
         | Request::LeasePeers { .. }
+        | Request::NodeForget(_)
         | Request::LeaseAttach(_) => false,
         Request::Ping(_)
         | Request::GetIdentity
@@ -452,7 +453,6 @@ fn is_idempotent(request: &Request) -> bool {
         | Request::IdentityIssue(_)
         | Request::NodeReport(_)
         | Request::NodeList(_)
-        | Request::NodeForget(_)
         | Request::NodeLeases(_)
         | Request::FleetLeases { .. } => true,
     }

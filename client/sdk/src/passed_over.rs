@@ -2,21 +2,15 @@
 
 use std::net::SocketAddr;
 
-use fabricbios_wire::{LeaseError, NodeId, RefusalClass};
+use fabricbios_wire::{NodeId, RefusalClass};
 
 use crate::{Error, patience::is_momentary};
 
 /// Whether another node may be asked after this error: there is no lease, and another node may decide otherwise.
 pub(crate) fn may_pass_over(error: &Error) -> bool {
     match error {
-        Error::Refused(refusal) => {
-            // A quota holds at one node, and what a scheduler says of a resource may be old.
-            refusal.class == RefusalClass::Transient
-                || matches!(
-                    refusal.error,
-                    LeaseError::CapacityExceeded | LeaseError::NotFound
-                )
-        }
+        // Quotas, rights and limits are those of one node, and a scheduler does not know all of them.
+        Error::Refused(_) => true,
         Error::FailedClosed { freed, .. } => *freed,
         // Nothing was asked. The clock of the node may be wrong.
         Error::UntrustedNode { .. } | Error::IdentityRefused { .. } => true,
@@ -34,7 +28,7 @@ pub(crate) fn comes_back(error: &Error) -> bool {
 #[derive(Default)]
 pub(crate) struct PassedOver {
     nodes: Vec<NodeId>,
-    /// The last one that refused, and its refusal.
+    /// The one whose refusal counts for all, and that refusal.
     refused: Option<(SocketAddr, Error)>,
     /// The last one that was asked nothing, and why.
     unasked: Option<Error>,
@@ -49,15 +43,20 @@ impl PassedOver {
             Error::Unreachable { .. }
             | Error::UntrustedNode { .. }
             | Error::IdentityRefused { .. } => self.unasked = Some(error),
-            refused => self.refused = Some((address, refused)),
+            refused => {
+                let last = self.refused.as_ref();
+                if last.is_none_or(|(_, last)| weight(&refused) >= weight(last)) {
+                    self.refused = Some((address, refused));
+                }
+            }
         }
     }
 
-    /// The last refusal, else why the last candidate was asked nothing.
+    /// The refusal that counts for all, else why the last candidate was asked nothing.
     pub(crate) fn into_error(self, scheduler: &str) -> Error {
         let nodes = match self.nodes.len() {
             1 => "the only node".to_owned(),
-            more => format!("the last of {more} nodes"),
+            more => format!("one of {more} nodes"),
         };
         match (self.refused, self.unasked) {
             (Some((address, refused)), unasked) => {
@@ -76,4 +75,14 @@ impl PassedOver {
             },
         }
     }
+}
+
+/// What a client waits for comes first, then what may change, then what the operator of one node has chosen.
+fn weight(error: &Error) -> impl Ord {
+    let class = match error.refusal().map(|it| it.class) {
+        Some(RefusalClass::Transient) => 2,
+        Some(RefusalClass::Policy) => 1,
+        Some(RefusalClass::Permanent) | None => 0,
+    };
+    (is_momentary(error), class)
 }

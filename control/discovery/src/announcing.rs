@@ -37,6 +37,16 @@ pub enum CannotAnnounce {
     /// There is no socket.
     #[error(transparent)]
     Link(#[from] LinkError),
+    /// Nobody could connect to what would be announced.
+    #[error(
+        "discovery on interface {interface}: nobody there could connect to {listen}; listen on an address of this interface"
+    )]
+    Nowhere {
+        /// The interface.
+        interface: String,
+        /// Where the member takes QUIC.
+        listen: SocketAddr,
+    },
     /// Nothing can be signed.
     #[error(transparent)]
     Speak(#[from] CannotSpeak),
@@ -54,7 +64,11 @@ impl Announcing {
         listen: SocketAddr,
         entries: Vec<FlatEntry>,
     ) -> Result<Self, CannotAnnounce> {
-        let places = Places::open(interfaces, &[Hears::Group])?;
+        let places = Places::open_all(interfaces, &[Hears::Group])?;
+        let is_reachable = |link: &Link| reachable(listen, link.address()).is_some();
+        if let Some(interface) = places.without(is_reachable) {
+            return Err(CannotAnnounce::Nowhere { interface, listen });
+        }
         let mut speaker = Speaker::new(fabric, Moment::now());
         speaker.announce(&offer(&entries, listen), Moment::now())?;
         let task = Task {
@@ -130,7 +144,10 @@ impl Task {
     }
 
     async fn answer(&mut self, link: &Link, arrived: &Arrived) {
-        let Some(from) = arrived.from else { return };
+        // Who writes a stranger's address into a question does not reach that stranger.
+        let Some(from) = arrived.from.filter(|it| link.is_on_link(it.ip())) else {
+            return;
+        };
         let Some(endpoint) = reachable(self.listen, link.address()) else {
             return;
         };
@@ -148,6 +165,7 @@ impl Task {
 fn reachable(listen: SocketAddr, of_link: IpAddr) -> Option<SocketAddr> {
     match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() && of_link.is_ipv6() => None,
+        ip if ip.is_loopback() && !of_link.is_loopback() => None,
         ip if ip.is_unspecified() => Some(SocketAddr::new(of_link, listen.port())),
         _ => Some(listen),
     }
@@ -178,5 +196,7 @@ mod tests {
         assert_eq!(at("0.0.0.0:5704", "192.0.2.1"), found("192.0.2.1:5704"));
         assert_eq!(at("0.0.0.0:5704", "fe80::1"), None);
         assert_eq!(at("192.0.2.9:5704", "fe80::1"), found("192.0.2.9:5704"));
+        assert_eq!(at("127.0.0.1:5704", "192.0.2.1"), None);
+        assert_eq!(at("127.0.0.1:5704", "127.0.0.1"), found("127.0.0.1:5704"));
     }
 }

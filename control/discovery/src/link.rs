@@ -51,6 +51,8 @@ pub(crate) struct Interface {
     name: String,
     index: u32,
     v4: Option<Ipv4Addr>,
+    /// Each IPv4 address with its mask.
+    prefixes: Vec<(Ipv4Addr, Ipv4Addr)>,
     /// Of the link alone.
     v6: Option<Ipv6Addr>,
 }
@@ -70,6 +72,7 @@ pub struct Link {
     socket: tokio::net::UdpSocket,
     interface: u32,
     address: IpAddr,
+    prefixes: Vec<(Ipv4Addr, Ipv4Addr)>,
     group: SocketAddr,
 }
 
@@ -83,11 +86,21 @@ pub fn multicast_interfaces() -> io::Result<Vec<String>> {
     let suits = |it: &InterfaceAddress| it.flags.contains(wanted) && !it.flags.intersects(unwanted);
     let mut names: Vec<String> = { getifaddrs()?.filter(suits) }
         .filter(|it| v4(it).is_some() || v6(it).is_some())
-        .map(|it| it.interface_name)
+        .map(|it| without_label(&it).to_owned())
         .collect();
     names.sort();
     names.dedup();
     Ok(names)
+}
+
+/// An IPv4 address may have a label, such as `eth0:1`, which stands here for the name.
+fn without_label(of: &InterfaceAddress) -> &str {
+    let name = &of.interface_name;
+    name.split_once(':').map_or(name, |(name, _)| name)
+}
+
+fn prefix(of: &InterfaceAddress) -> Option<(Ipv4Addr, Ipv4Addr)> {
+    Some((v4(of)?, of.netmask?.as_sockaddr_in()?.ip()))
 }
 
 fn v4(of: &InterfaceAddress) -> Option<Ipv4Addr> {
@@ -105,11 +118,12 @@ impl Interface {
         let bad = |step, why: Errno| error(name, step, why.into());
         let index = if_nametoindex(name).map_err(|why| bad("look for it", why))?;
         let all = getifaddrs().map_err(|why| bad("read its addresses", why))?;
-        let ours: Vec<_> = all.filter(|it| it.interface_name == name).collect();
+        let ours: Vec<_> = all.filter(|it| without_label(it) == name).collect();
         let found = Self {
             name: name.to_owned(),
             index,
             v4: ours.iter().find_map(v4),
+            prefixes: ours.iter().filter_map(prefix).collect(),
             v6: ours.iter().find_map(v6),
         };
         match (found.v4, found.v6) {
@@ -214,7 +228,11 @@ impl Interface {
             Hears::Own => own,
         };
         let bound = bind(socket.as_raw_fd(), &SockaddrStorage::from(at));
-        bound.map_err(|why| error(&self.name, "bind its UDP socket", why.into()))
+        let step = match hears {
+            Hears::Group => "bind UDP port 5705, which another program may have (`ss -ulpn`)",
+            Hears::Own => "bind a UDP socket",
+        };
+        bound.map_err(|why| error(&self.name, step, why.into()))
     }
 
     fn set<O: nix::sys::socket::SetSockOpt>(
@@ -239,6 +257,7 @@ impl Interface {
             socket: socket.map_err(|why| error(&self.name, "use its socket", why))?,
             interface: self.index,
             address,
+            prefixes: self.prefixes.clone(),
             group,
         })
     }
@@ -259,6 +278,18 @@ impl Link {
     #[must_use]
     pub fn address(&self) -> IpAddr {
         self.address
+    }
+
+    /// Whether a machine on this link may have this address.
+    #[must_use]
+    pub fn is_on_link(&self, ip: IpAddr) -> bool {
+        match ip {
+            // Who asks there has any address of this machine.
+            _ if self.address.is_loopback() => true,
+            IpAddr::V6(ip) => ip.is_unicast_link_local(),
+            IpAddr::V4(ip) => { self.prefixes.iter() }
+                .any(|(own, mask)| ip.to_bits() & mask.to_bits() == own.to_bits() & mask.to_bits()),
+        }
     }
 
     /// Sends to everybody who listens to the group on this link.

@@ -34,6 +34,7 @@ pub struct Listener {
     nonce: u64,
     known: HashMap<NodeId, Known>,
     strangers: Pace,
+    only_answers: bool,
 }
 
 /// A sender of which a datagram was verified. It stays after its end, so that an old datagram does not bring it back.
@@ -123,6 +124,16 @@ impl Listener {
             nonce: 0,
             known: HashMap::new(),
             strangers: Pace::new(every, burst),
+            only_answers: false,
+        }
+    }
+
+    /// Takes answers to its last SOLICIT, and nothing else.
+    #[must_use]
+    pub fn only_answers(self) -> Self {
+        Self {
+            only_answers: true,
+            ..self
         }
     }
 
@@ -159,6 +170,9 @@ impl Listener {
             Err(_) => return Err(Ignored::Malformed),
         };
         self.refuse_cheaply(&signed.told, now)?;
+        if self.only_answers && signed.told.nonce != self.nonce {
+            return Err(Ignored::Replayed);
+        }
         let digest: [u8; 32] = Sha256::digest(signed.certificate).into();
         let (member, is_known) = self.member(&signed, digest, now)?;
         check_role(member.role, signed.told.offer.as_ref())?;

@@ -12,9 +12,11 @@ use tokio::{
 
 use crate::{Found, LinkError, Listener, Moment, News, link::Hears, places::Places};
 
-/// A SOLICIT at each of the first seconds, and then each so many while nobody is found.
+/// A SOLICIT at each of the first seconds, then each so many while nobody is found, and more rarely all the time: the answer
+/// of a member counts even if its clock was set back when it started anew.
 const FIRST_SECS: u64 = 3;
 const EVERY_SECS: u64 = 10;
+const ALWAYS_SECS: u64 = 60;
 
 /// Somebody who looks for members with resources of one type, until this is dropped.
 #[derive(Debug)]
@@ -30,19 +32,23 @@ impl Drop for Looking {
 }
 
 impl Looking {
-    /// Asks on these interfaces, and listens to what members announce. Must be called within a tokio runtime.
+    /// Asks on these interfaces, and listens to what members announce. Must be called within a tokio runtime. An interface
+    /// that has no socket is told in the log, and tried again.
     ///
     /// # Errors
-    /// If an interface has no socket.
+    /// If none of them has a socket.
     pub fn start(
         interfaces: &[String],
         verifier: Verifier,
         wanted: ResourceType,
     ) -> Result<Self, LinkError> {
-        Self::start_hearing(interfaces, verifier, wanted, &[Hears::Group, Hears::Own])
+        let listener = Listener::new(verifier, wanted);
+        let places = Places::open(interfaces, &[Hears::Group, Hears::Own])?;
+        Ok(Self::start_in(places, listener))
     }
 
-    /// Asks on these interfaces, and takes only answers: of many on one machine each gets its own.
+    /// Asks on these interfaces, and takes only answers to its own questions: of many on one machine each gets its own, and
+    /// what was said before to somebody else is none.
     ///
     /// # Errors
     /// If an interface has no socket.
@@ -51,22 +57,17 @@ impl Looking {
         verifier: Verifier,
         wanted: ResourceType,
     ) -> Result<Self, LinkError> {
-        Self::start_hearing(interfaces, verifier, wanted, &[Hears::Own])
+        let listener = Listener::new(verifier, wanted).only_answers();
+        let places = Places::open_all(interfaces, &[Hears::Own])?;
+        Ok(Self::start_in(places, listener))
     }
 
-    fn start_hearing(
-        interfaces: &[String],
-        verifier: Verifier,
-        wanted: ResourceType,
-        hears: &'static [Hears],
-    ) -> Result<Self, LinkError> {
-        let places = Places::open(interfaces, hears)?;
+    fn start_in(places: Places, listener: Listener) -> Self {
         let (tell, found) = watch::channel(Vec::new());
-        let listener = Listener::new(verifier, wanted);
-        Ok(Self {
+        Self {
             found,
             task: tokio::spawn(run(places, listener, tell)),
-        })
+        }
     }
 
     /// Who is there now.
@@ -93,7 +94,8 @@ async fn run(mut places: Places, mut listener: Listener, tell: watch::Sender<Vec
                 if is_due {
                     places.refresh();
                 }
-                if tick < FIRST_SECS || is_due && tell.borrow().is_empty() {
+                let asks = is_due && tell.borrow().is_empty() || tick.is_multiple_of(ALWAYS_SECS);
+                if tick < FIRST_SECS || asks {
                     let solicit = nonce().map(|it| listener.solicit(it));
                     places.send(|_| solicit.clone()).await;
                 }

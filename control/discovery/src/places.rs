@@ -38,8 +38,27 @@ struct Place {
 }
 
 impl Places {
-    /// Opens the sockets. Must be called within a tokio runtime.
+    /// Opens the sockets of all of these interfaces. Must be called within a tokio runtime.
+    pub(crate) fn open_all(names: &[String], hears: &'static [Hears]) -> Result<Self, LinkError> {
+        let (places, failed) = Self::opened(names, hears);
+        failed.map_or(Ok(places), Err)
+    }
+
+    /// Opens the sockets of those of these interfaces that have some; the others are told in the log, and tried again. Must be
+    /// called within a tokio runtime.
     pub(crate) fn open(names: &[String], hears: &'static [Hears]) -> Result<Self, LinkError> {
+        let (mut places, failed) = Self::opened(names, hears);
+        match failed {
+            Some(error) if places.all.iter().all(|it| it.opened.is_none()) => Err(error),
+            _ => {
+                places.refresh();
+                Ok(places)
+            }
+        }
+    }
+
+    /// With the first error.
+    fn opened(names: &[String], hears: &'static [Hears]) -> (Self, Option<LinkError>) {
         let (forward, arrived) = mpsc::channel(WAITING_MAX);
         let mut places = Self {
             all: Vec::new(),
@@ -47,7 +66,12 @@ impl Places {
             forward,
             arrived,
         };
+        let mut failed = None;
         for name in names {
+            // Whoever names an interface twice is answered once.
+            if places.all.iter().any(|it| it.name == *name) {
+                continue;
+            }
             let mut place = Place {
                 name: name.clone(),
                 opened: None,
@@ -55,18 +79,26 @@ impl Places {
                 readers: JoinSet::new(),
                 told: String::new(),
             };
-            place.refresh(hears, &places.forward)?;
+            if let Err(error) = place.refresh(hears, &places.forward) {
+                failed.get_or_insert(error);
+            }
             places.all.push(place);
         }
-        Ok(places)
+        (places, failed)
+    }
+
+    /// The first interface of which no link is like this.
+    pub(crate) fn without(&self, is_such: impl Fn(&Link) -> bool) -> Option<String> {
+        let mut all = self.all.iter();
+        let found = all.find(|it| !it.links.iter().any(|link| is_such(link)));
+        found.map(|it| it.name.clone())
     }
 
     /// Opens those anew that have changed.
     pub(crate) fn refresh(&mut self) {
         for place in &mut self.all {
-            match place.refresh(self.hears, &self.forward) {
-                Ok(()) => place.told.clear(),
-                Err(error) => place.tell(error.to_string()),
+            if let Err(error) = place.refresh(self.hears, &self.forward) {
+                place.tell(error.to_string());
             }
         }
     }
@@ -87,8 +119,11 @@ impl Places {
                 let Some(datagram) = of(&link) else {
                     continue;
                 };
-                if let Err(why) = link.send_to_group(&datagram).await {
-                    place.tell(format!("send to the group from {}: {why}", link.address()));
+                match link.send_to_group(&datagram).await {
+                    Ok(()) => place.told.clear(),
+                    Err(why) => {
+                        place.tell(format!("send to the group from {}: {why}", link.address()));
+                    }
                 }
             }
         }

@@ -12,6 +12,7 @@ use crate::{
     LeaseTable, Need, NodeLimits, Now, Offered, Placement, Sight, Wanted,
     kinds::{Grant, rules},
     lease::Lease,
+    standing::invalid,
 };
 
 /// A place for a lease.
@@ -47,6 +48,10 @@ impl LeaseTable {
         tenant: &str,
         request: &LeaseAllocRequest,
     ) -> Result<Admitted, Refusal> {
+        if request.explain {
+            let why = "only a scheduler explains which nodes it would name, and this is a node: ask for a lease without an explanation";
+            return Err(invalid(why));
+        }
         let sight = self.sight();
         sight.check_request(request)?;
         rules(&request.terms).check_tenant(tenant, &self.policy)?;

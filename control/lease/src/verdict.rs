@@ -258,7 +258,8 @@ fn check_grace(request: &LeaseAllocRequest) -> Result<(), Refusal> {
 
 impl dyn Offered + '_ {
     /// The place of a resource in the choice, the best first.
-    fn rank(&self, request: &LeaseAllocRequest) -> impl Ord {
+    #[must_use]
+    pub fn rank(&self, request: &LeaseAllocRequest) -> impl Ord + use<> {
         let need = self.need(request);
         let most = self.most(When::Now, need);
         let has_room = most >= request.capacity;

@@ -29,7 +29,7 @@ pub struct LeaseAllocRequest {
     pub follows_redirect: bool,
     /// 0x0911: who was tried in this search. A node ignores it.
     pub tried: Vec<Tried>,
-    /// 0x0912: the scheduler explains its answer. A node ignores it.
+    /// 0x0912: the scheduler explains its answer. A node grants no lease so.
     pub explain: bool,
     /// The kind, and the terms that only this kind has.
     pub terms: LeaseTerms,

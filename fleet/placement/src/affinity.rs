@@ -33,6 +33,8 @@ struct Near {
     is_of_resource: bool,
     nodes: BTreeSet<NodeId>,
     resources: BTreeSet<(NodeId, ResourceId)>,
+    /// Nodes of which each resource is near, if `is_of_resource`.
+    whole: BTreeSet<NodeId>,
 }
 
 impl Affinities {
@@ -68,7 +70,10 @@ impl Near {
     fn has(&self, member: &Member, offer: &Offer) -> bool {
         let node_id = member.told.node_id;
         match self.is_of_resource {
-            true => self.resources.contains(&(node_id, offer.resource_id)),
+            true => {
+                self.whole.contains(&node_id)
+                    || self.resources.contains(&(node_id, offer.resource_id))
+            }
             false => self.nodes.contains(&node_id),
         }
     }
@@ -97,6 +102,7 @@ impl View {
             is_of_resource: affinity.category == category::RESOURCE,
             nodes: BTreeSet::new(),
             resources: BTreeSet::new(),
+            whole: BTreeSet::new(),
         };
         match id_of(affinity) {
             Id::Resource(id) => {
@@ -163,7 +169,7 @@ impl View {
 impl Near {
     fn is_nowhere(&self) -> bool {
         match self.is_of_resource {
-            true => self.resources.is_empty(),
+            true => self.resources.is_empty() && self.whole.is_empty(),
             false => self.nodes.is_empty(),
         }
     }
@@ -177,14 +183,10 @@ impl Near {
 
     fn add_all_of(&mut self, member: Option<&Member>) {
         let Some(member) = member else { return };
-        self.nodes.insert(member.told.node_id);
-        let resources = member
-            .shadow
-            .offers()
-            .iter()
-            .map(|it| (member.told.node_id, it.resource_id));
-        if self.is_of_resource {
-            self.resources.extend(resources);
+        let node_id = member.told.node_id;
+        self.nodes.insert(node_id);
+        if self.is_of_resource && !member.shadow.offers().is_empty() {
+            self.whole.insert(node_id);
         }
     }
 }

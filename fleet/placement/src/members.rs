@@ -25,6 +25,18 @@ impl View {
         }
     }
 
+    /// A node that reports belongs to the fabric, and stays when it reports no more.
+    pub fn know_reporting(&mut self, node_id: NodeId, now_unix_ms: u64) {
+        if let Some(member) = self.members.get(&node_id) {
+            self.know(AwayNode {
+                node_id,
+                endpoint: member.told.endpoint,
+                last_seen_unix_ms: now_unix_ms,
+                labels: member.told.labels.clone(),
+            });
+        }
+    }
+
     /// The node does not belong to the fabric any more. If it reports, it is a candidate all the same.
     pub fn forget(&mut self, node_id: NodeId) {
         if self.known.remove(&node_id).is_some() && !self.reports(node_id) {

@@ -3,7 +3,7 @@
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
-use fabricbios_lease::{Filter, NodeLimits, Removed};
+use fabricbios_lease::{Filter, NodeLimits, Offered, Removed};
 use fabricbios_wire::{
     CANDIDATES_MAX, Candidate, LeaseAllocRequest, LeaseError, LeaseTerms, NodeId, Refusal,
     RefusalClass,
@@ -63,7 +63,7 @@ impl Left {
         Self { by, refusal }
     }
 
-    /// Transient comes before policy, and policy before permanent. Of transient ones a device that becomes free comes
+    /// What a table would say counts before what the request itself leaves out. Transient comes before policy, and policy before permanent. Of transient ones a device that becomes free comes
     /// first, because a client waits for it; then the node that is the nearest to a lease.
     fn weight(&self) -> impl Ord + use<> {
         let class = match self.refusal.class {
@@ -72,7 +72,8 @@ impl Left {
             RefusalClass::Permanent => 0,
         };
         let is_busy = self.refusal.error == LeaseError::ResourceBusy;
-        (class, is_busy, self.by)
+        let is_of_table = matches!(self.by, By::Table(_));
+        (is_of_table, class, is_busy, self.by)
     }
 }
 
@@ -246,8 +247,8 @@ fn choose<'a>(
     }
 }
 
-/// Of the resources of the node that its table would grant a part of, the one that the request wishes most; then, of the
-/// healthy ones first, the one that fits tightest.
+/// Of the resources of the node that its table would grant a part of, the one that the request wishes most, of the healthy
+/// ones first; among those the one that the table would choose.
 fn wished<'a>(
     member: &'a Member,
     request: &LeaseAllocRequest,
@@ -259,7 +260,6 @@ fn wished<'a>(
             && named.is_none_or(|id| id == it.resource_id)
             && wishes.affinities.allow(member, it)
     });
-    let class = class(&request.terms);
     let mut one = request.clone();
     let (mut best, mut removed) = (None, None::<Removed>);
     for offer in allowed {
@@ -267,8 +267,8 @@ fn wished<'a>(
         match member.shadow.verdict(&one) {
             Ok(offer) => {
                 let disliking = wishes.disliking(member, offer);
-                let room = offer.available_of(class);
-                let place = (!offer.is_well(), disliking, room, offer.resource_id);
+                let rank = (offer as &dyn Offered).rank(request);
+                let place = (!offer.is_well(), disliking, rank, offer.resource_id);
                 if best.as_ref().is_none_or(|(first, _)| place < *first) {
                     best = Some((place, offer));
                 }

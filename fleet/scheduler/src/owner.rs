@@ -22,6 +22,9 @@ use crate::{
 /// A node that comes and goes more often has no more lines in the log.
 const ONE_LINE_PER: Duration = Duration::from_secs(10);
 
+/// Reports that are taken after each request of a client, if so many wait.
+const REPORTS_PER_REQUEST: usize = 64;
+
 /// Starts the task, with etcd or without. It ends when the last clone of the queue is dropped.
 pub(crate) fn start(
     scheduler_id: NodeId,
@@ -86,12 +89,19 @@ impl Task {
     ) {
         loop {
             tokio::select! {
-                // They take turns: nodes cannot keep clients waiting.
+                // They take turns, so that nodes cannot keep clients waiting, and clients do not keep nodes waiting either:
+                // a request may take as long as many reports.
                 Some(ended) = self.ends.recv() => self.forget(&ended),
                 Some((report, _place)) = of_nodes.recv() => self.take(report),
                 Some(news) = news.recv() => self.hear(news),
                 request = of_clients.recv() => match request {
-                    Some((request, _place)) => self.answer(request),
+                    Some((request, _place)) => {
+                        self.answer(request);
+                        for _ in 0..REPORTS_PER_REQUEST {
+                            let Ok((report, _place)) = of_nodes.try_recv() else { break };
+                            self.take(report);
+                        }
+                    }
                     None => return,
                 },
             }
@@ -283,6 +293,10 @@ impl Task {
 
     fn forget(&mut self, ended: &Ended) {
         self.awaited.remove(&ended.connection);
+        if self.store.is_some() {
+            // Until etcd has it, too.
+            self.view.know_reporting(ended.node_id, now_unix_ms());
+        }
         if self.view.gone(ended.node_id, ended.connection) {
             let nodes = self.view.len();
             let members_away = self.view.away();

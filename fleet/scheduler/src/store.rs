@@ -156,6 +156,7 @@ pub(crate) fn start(
         mailbox: Arc::clone(&mailbox),
         news,
         forgets: to_forget,
+        is_whole: false,
         members: Members::default(),
         schedulers: BTreeSet::new(),
         presence: None,
@@ -176,6 +177,8 @@ struct Task {
     mailbox: Arc<Mailbox>,
     news: mpsc::Sender<News>,
     forgets: mpsc::Receiver<Forget>,
+    /// What the owner was told last: [`News::Whole`] or [`News::Lost`].
+    is_whole: bool,
     members: Members,
     /// The schedulers that are present.
     schedulers: BTreeSet<NodeId>,
@@ -213,7 +216,7 @@ impl Task {
             while let Ok(forget) = self.forgets.try_recv() {
                 forget.refuse(&format!("etcd cannot be used: {failure}"));
             }
-            self.tell(News::Lost).await;
+            self.tell_whole(false).await;
             self.take_changes();
             // The other servers are tried at once.
             let is_last = at + 1 == endpoints.len();
@@ -258,6 +261,16 @@ impl Task {
         }
     }
 
+    /// `can_be`: everything was read, and changes are told.
+    async fn tell_whole(&mut self, can_be: bool) {
+        let is_whole = can_be && self.members.are_whole();
+        if is_whole != self.is_whole {
+            self.is_whole = is_whole;
+            self.tell(if is_whole { News::Whole } else { News::Lost })
+                .await;
+        }
+    }
+
     async fn tell(&self, news: News) {
         // The owner may be stopping.
         self.news.send(news).await.ok();
@@ -271,7 +284,10 @@ impl Forget {
     }
 
     fn refuse(self, why: &str) {
-        let why = format!("node {} is not forgotten: {why}; try again later", self.id);
+        let why = format!(
+            "node {}: {why}; see `fabricctl node list`, and try again if it is still away",
+            self.id
+        );
         let refusal = Refusal::new(LeaseError::Unavailable, RefusalClass::Transient, why);
         self.reply.send(Err(refusal)).ok();
     }

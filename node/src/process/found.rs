@@ -1,18 +1,24 @@
 //! Reports to schedulers that announce themselves on a link. What is found is where to dial: the connection verifies the
 //! scheduler. A scheduler that has withdrawn, or is not heard any more, keeps its connection; it is only not dialled again.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, net::SocketAddr, time::Duration};
 
 use anyhow::Context;
 use fabricbios_discovery::{Found, Looking};
 use fabricbios_fabric::Verifier;
 use fabricbios_wire::{NodeId, ResourceType};
-use tokio::{task::JoinSet, time::sleep};
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 
 use crate::process::reports::Reporter;
 
 /// The pause until the node tries again to listen on its interfaces.
 const AGAIN: Duration = Duration::from_secs(10);
+/// See [`await_routable`].
+const ROUTABLE_WITHIN: Duration = Duration::from_secs(2);
 
 impl Reporter {
     /// Reports to each scheduler of the node's fabric that is found on these interfaces, until the node stops.
@@ -62,8 +68,9 @@ impl Reporter {
                 if !dialled.insert(id) {
                     continue;
                 }
-                let (reporter, found) = (self.clone(), looking.changes());
+                let (reporter, mut found) = (self.clone(), looking.changes());
                 reports.spawn(async move {
+                    await_routable(&mut found, id).await;
                     let at = |attempt| address(&found.borrow(), id, attempt);
                     reporter.run_while(at).await;
                     id
@@ -79,6 +86,22 @@ impl Reporter {
             }
         }
     }
+}
+
+/// Waits for an address that does not end at the link, for a moment: answers over both families come one after the other,
+/// and over a connection within the link the node has no address for clients.
+async fn await_routable(found: &mut watch::Receiver<Vec<Found>>, id: NodeId) {
+    let is_routable = |all: &Vec<Found>| {
+        let mut addresses = all
+            .iter()
+            .filter(|it| it.id == id)
+            .flat_map(|it| &it.addresses);
+        addresses.any(|it| !matches!(it, SocketAddr::V6(it) if it.scope_id() != 0))
+    };
+    // Whoever looks no more ends this task.
+    timeout(ROUTABLE_WITHIN, found.wait_for(is_routable))
+        .await
+        .ok();
 }
 
 /// Where this scheduler is: its addresses in turn.

@@ -58,6 +58,10 @@ pub(super) enum Ended {
     Refused(#[from] Refusal),
     #[error("the inventory has more than {REPORT_BYTES_MAX} bytes")]
     TooLarge,
+    #[error(
+        "{0}, the node's address on this connection, is of one link alone, and clients could not use it: set --advertise"
+    )]
+    OfOneLink(IpAddr),
     #[error("the node has joined another fabric")]
     OtherIdentity,
     #[error("the node does not answer itself")]
@@ -209,6 +213,9 @@ impl Reporter {
                 at = %reports.caller.remote(),
                 "the node reports a loopback address to a scheduler: clients on other machines do not reach it; set --advertise"
             );
+        }
+        if chosen.is_none() && matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local()) {
+            return Err(Ended::OfOneLink(ip));
         }
         let report = NodeReport {
             sequence: 0,

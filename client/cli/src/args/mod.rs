@@ -182,7 +182,7 @@ pub(crate) enum FleetNode {
     },
     /// Forget a member that is away and will not come back (operator): etcd has it no more, and refusals miss it no more
     Forget {
-        /// The id of the node, or its first digits, as `fabricctl node list` shows them
+        /// The id of the node, or at least its first 8 digits, as `fabricctl node list` shows them
         #[arg(value_name = "ID", value_parser = values::node_prefix)]
         id: String,
     },

@@ -16,6 +16,8 @@ use crate::{
 
 /// Digits of an id in the list.
 const ID_DIGITS: usize = 16;
+/// Fewer digits could be those of another node by a slip.
+const FORGET_DIGITS: usize = 8;
 
 pub(super) fn run(node: &Node, command: args::FleetNode, output: Output) -> Result<(), Failure> {
     let members = node.members()?;
@@ -38,20 +40,29 @@ pub(super) fn run(node: &Node, command: args::FleetNode, output: Output) -> Resu
             inventory::show(&node.reporting(named)?, output)
         }
         args::FleetNode::Forget { id } => {
-            let away = named(
-                members.away.iter(),
-                |it| it.id,
+            if id.len() < FORGET_DIGITS {
+                return Err(Failure::usage(format!(
+                    "write at least {FORGET_DIGITS} digits of the id of a node that is to be forgotten"
+                )));
+            }
+            let reporting = members.reporting.iter().map(|it| it.id);
+            let all: Vec<NodeId> = reporting
+                .chain(members.away.iter().map(|it| it.id))
+                .collect();
+            let named = *named(
+                all.iter(),
+                |it| *it,
                 &id,
                 || {
                     let scheduler = node.address();
                     format!(
-                        "scheduler {scheduler} misses no member with an id that begins with {id}: one that reports is not forgotten, \
-                     and without etcd no member is remembered"
+                        "scheduler {scheduler} knows no member with an id that begins with {id}; without etcd it remembers none"
                     )
                 },
             )?;
-            node.forget_member(away.id)?;
-            let id = away.id.to_string();
+            // The scheduler refuses it if the node reports.
+            node.forget_member(named)?;
+            let id = named.to_string();
             let text = format!("forgotten: node {id}");
             output.print(&Object::from([field("forgotten", id)]), || text)
         }

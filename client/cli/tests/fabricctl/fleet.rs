@@ -244,17 +244,20 @@ fn the_nodes_of_a_scheduler_are_listed_with_what_they_have() {
 }
 
 #[test]
-fn a_member_that_is_away_is_forgotten_and_one_that_reports_is_not() {
+fn a_member_that_is_away_is_forgotten_by_eight_digits_of_its_id() {
     let fleet = Fleet::new();
     let node = fleet.node(granting());
     let scheduler = scheduler(&fleet, &node);
-    let forgotten = json_of(&scheduler, "node forget 1c");
+    let forgotten = json_of(&scheduler, "node forget 1c1c1c1c");
     assert_eq!(forgotten, json!({ "forgotten": AWAY.to_string() }));
-    let (status, refused) = fails(&scheduler, "node forget 1a");
+    let (status, refused) = fails(&scheduler, "node forget ffffffff");
     assert_eq!(
         (status, &refused["reason"]["code"]),
         (4, &json!("NotFound"))
     );
+    let (status, refused) = fails(&scheduler, "node forget 1c");
+    let told = refused["message"].as_str().unwrap();
+    assert!(status == 2 && told.contains("8 digits"), "{refused}");
     let asked = scheduler.asked();
     let forgets = asked
         .iter()

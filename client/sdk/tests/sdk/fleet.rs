@@ -186,18 +186,25 @@ fn a_node_that_grants_less_than_requested_is_passed_over() {
 }
 
 #[test]
-fn a_refusal_that_stays_ends_the_search() {
+fn a_refusal_of_one_node_is_none_of_another() {
     let fleet = Fleet::new();
     for (error, class) in [
         (LeaseError::InvalidIntent, RefusalClass::Permanent),
         (LeaseError::NotPermitted, RefusalClass::Policy),
     ] {
         let (first, second) = (fleet.node(refusing(error, class)), fleet.node(obliging()));
-        let refused = refused(&fleet.redirecting_to(&[&first, &second]));
-        assert_eq!(refused.refusal().unwrap().error, error);
-        let told = format!("not here (node {})", first.addr());
-        assert_eq!(refused.to_string(), told);
-        assert_eq!(second.asked(), []);
+        let lease = builder(&fleet.redirecting_to(&[&first, &second])).acquire();
+        assert_eq!(lease.unwrap().node_id(), Some(second.id()));
+        let alone = refused(&fleet.redirecting_to(&[&first]));
+        assert_eq!(alone.refusal().unwrap().error, error);
+    }
+    // What may change counts more than what stays, in whatever order they come.
+    let busy = fleet.node(refusing(LeaseError::ResourceBusy, RefusalClass::Transient));
+    let never = fleet.node(refusing(LeaseError::InvalidArgs, RefusalClass::Permanent));
+    for nodes in [[&busy, &never], [&never, &busy]] {
+        let refused = refused(&fleet.redirecting_to(&nodes));
+        assert_eq!(refused.refusal().unwrap().error, LeaseError::ResourceBusy);
+        assert!(refused.to_string().contains(&busy.addr()), "{refused}");
     }
 }
 
@@ -249,7 +256,7 @@ fn the_last_refusal_says_how_many_nodes_were_asked() {
     assert_eq!(error.refusal().unwrap().error, LeaseError::CapacityExceeded);
     let text = error.to_string();
     let told = format!(
-        "not here (node {}, the last of 3 nodes that scheduler {} named; not asked: ",
+        "not here (node {}, one of 3 nodes that scheduler {} named; not asked: ",
         last.addr(),
         scheduler.addr()
     );

@@ -157,7 +157,10 @@ fn a_node_that_is_to_be_left_out_is_neither_named_nor_asked() {
     assert_eq!(told(&scheduler), [vec![Tried::avoided(bad.id())]]);
     assert_eq!(told(&good), [vec![]]);
 
-    let naming_it = fleet.redirecting_to(&[&bad, &good]);
+    let naming_both = fleet.redirecting_to(&[&bad, &good]);
+    assert_eq!(avoiding(&naming_both).unwrap().node_id(), Some(good.id()));
+    assert_eq!(bad.asked(), []);
+    let naming_it = fleet.redirecting_to(&[&bad]);
     let error = avoiding(&naming_it).unwrap_err();
     assert_eq!(error.code(), "Protocol");
     assert!(error.to_string().contains(&bad.id().to_string()), "{error}");

@@ -337,3 +337,63 @@ fn in_a_large_fleet_each_node_has_its_turn_and_the_only_one_with_room_is_found()
     let all = "left out are 1000 by capacity";
     assert!(refused.message.contains(all), "{refused}");
 }
+
+/// An affinity to the resource of this id.
+fn near_resource(strength: u8, id: u128) -> fabricbios_wire::Affinity {
+    fabricbios_wire::Affinity {
+        category: 1,
+        strength,
+        target_type: 1,
+        target: id.to_be_bytes().to_vec(),
+    }
+}
+
+#[test]
+fn a_wish_for_some_resource_makes_no_lease_read_only() {
+    let mut view = View::default();
+    let mut told = whole(1, 90);
+    let writable = told.inventory.mem_arenas[0];
+    let read_only = ResourceId(99);
+    told.inventory.mem_arenas.push(fabricbios_wire::MemArena {
+        resource_id: read_only,
+        ..writable
+    });
+    told.inventory.extensions.extend([
+        InventoryExtension::Available(read_only, 10),
+        InventoryExtension::Transports(read_only, vec![Transport::Udp]),
+        InventoryExtension::Admission {
+            resource_id: read_only,
+            flags: admission_flags::READ_ONLY,
+            forbidden: Vec::new(),
+            most: vec![(admission_most::ALONE, 10, 10)],
+        },
+    ]);
+    view.report(&from(1, 1), 0, told).unwrap();
+    let chosen = |request: &LeaseAllocRequest| view.place(request, 1).unwrap()[0].resource_id;
+    assert_eq!(chosen(&mem(5)), writable.resource_id);
+    // The tighter one is the read-only one, and nobody has what is preferred.
+    let mut wishing = mem(5);
+    wishing.intent.affinities = vec![near_resource(2, 1234)];
+    assert_eq!(chosen(&wishing), writable.resource_id);
+    wishing.intent.affinities = vec![near_resource(2, read_only.0)];
+    assert_eq!(chosen(&wishing), read_only);
+}
+
+#[test]
+fn what_a_table_says_counts_before_what_the_request_leaves_out() {
+    let view = whole_view(&[10, 10]);
+    let policy = (LeaseError::InvalidArgs, RefusalClass::Policy);
+    let avoiding = LeaseAllocRequest {
+        lease_secs: 61,
+        tried: vec![fabricbios_wire::Tried::avoided(node(1))],
+        ..mem(1)
+    };
+    assert_eq!(last_word(&view, &avoiding), policy);
+    let mut near = LeaseAllocRequest {
+        lease_secs: 61,
+        ..mem(1)
+    };
+    let id = view.members[&node(1)].shadow.offers()[0].resource_id;
+    near.intent.affinities = vec![near_resource(1, id.0)];
+    assert_eq!(last_word(&view, &near), policy);
+}

@@ -115,6 +115,9 @@ impl Members {
             self.hold(id, mod_revision, &value);
         }
         self.complained.retain(|id, _| self.held.contains_key(id));
+        for id in before.keys() {
+            self.is_missing(*id);
+        }
         // A wiped etcd is filled by who reports.
         let missing = { self.own.keys() }.filter(|id| !self.is_readable(**id));
         self.due.extend(missing.copied().collect::<Vec<_>>());
@@ -154,10 +157,26 @@ impl Members {
             return None;
         }
         let was = self.held.remove(&id)?;
-        if self.own.contains_key(&id) {
-            self.due.insert(id);
-        }
+        self.is_missing(id);
         was.record.is_ok().then_some(Became::Forgotten(id))
+    }
+
+    /// If the record that etcd had is gone: the node is written anew if it reports. Otherwise somebody has had it forgotten,
+    /// and its last word, if it is not written yet, does not bring it back.
+    fn is_missing(&mut self, id: NodeId) {
+        if self.held.contains_key(&id) {
+            return;
+        }
+        match self.own.get(&id).map(|it| it.reports) {
+            Some(true) => drop(self.due.insert(id)),
+            Some(false) => self.is_done(id),
+            None => {}
+        }
+    }
+
+    /// Whether every record that etcd has is held and can be read.
+    pub(crate) fn are_whole(&self) -> bool {
+        self.held.len() < RECORDS_MAX && self.held.values().all(|it| it.record.is_ok())
     }
 
     /// The next record to write.

@@ -110,7 +110,7 @@ impl Task {
             "everything was read from etcd"
         );
         let watch = client.watch(&self.keys, all.revision + 1).await?;
-        self.tell(super::News::Whole).await;
+        self.tell_whole(true).await;
         Ok(watch)
     }
 
@@ -122,6 +122,7 @@ impl Task {
         for event in told.events {
             self.hear_event(event).await;
         }
+        self.tell_whole(true).await;
         Ok(!told.canceled)
     }
 
@@ -191,8 +192,10 @@ impl Task {
         let became = match removed {
             Ok(Ok(revision)) => {
                 tracing::info!(node_id = %id, "an operator has it forgotten: it belongs to the fabric no more");
+                let became = self.members.deleted(id, revision);
+                self.tell_of(became).await;
                 forget.done();
-                self.members.deleted(id, revision)
+                return Ok(());
             }
             Ok(Err(found)) => {
                 forget.refuse("its record has changed a moment ago");
@@ -200,7 +203,9 @@ impl Task {
                 self.members.overtaken(id, found)
             }
             Err(failure) => {
-                forget.refuse(&format!("etcd: {failure}"));
+                forget.refuse(&format!(
+                    "etcd has not said that it is forgotten: {failure}"
+                ));
                 self.unless_refused::<()>(Err(failure))?;
                 None
             }

@@ -215,7 +215,7 @@ async fn a_full_etcd_is_read_and_what_is_new_is_written_when_it_has_room() {
     let first = nodes[0].report_to(&scheduler).await;
     until("its record", || world.get(&world.key(&nodes[0]))).await;
     world.fill();
-    let _second = nodes[1].report_to(&scheduler).await;
+    let second = nodes[1].report_to(&scheduler).await;
     let client = world.client(&scheduler).await;
     assert_eq!(placed(&client).await.unwrap().len(), 2);
     // One that starts now reads who belongs to the fabric.
@@ -229,6 +229,14 @@ async fn a_full_etcd_is_read_and_what_is_new_is_written_when_it_has_room() {
     .await;
     assert_eq!(world.get(&world.key(&nodes[1])), None);
     drop(first);
+    // A member that etcd does not have yet is missed all the same.
+    drop(second);
+    told(
+        &client,
+        "no node reports",
+        "; 2 members of the fabric are away",
+    )
+    .await;
 
     world.make_room();
     until("the second record", || world.get(&world.key(&nodes[1]))).await;

@@ -119,6 +119,35 @@ fn a_deleted_record_is_forgotten_and_comes_back_if_its_node_reports() {
 }
 
 #[test]
+fn a_last_word_that_waits_brings_no_member_back_that_somebody_has_had_forgotten() {
+    let written = (node(1), 5, record(1, 1_000, 1_000).to_bytes());
+    // While this scheduler is cut off, the node leaves, and an operator has it forgotten elsewhere; or the watch tells it.
+    for is_read_anew in [true, false] {
+        let mut members = Members::default();
+        members.change(node(1), reports(1, 1_000));
+        write(&mut members, 5);
+        members.take_all(vec![written.clone()]);
+        members.change(node(1), leaves(900_000));
+        let forgotten = Some(Became::Forgotten(node(1)));
+        match is_read_anew {
+            true => assert_eq!(members.take_all(vec![]).first().copied(), forgotten),
+            false => assert_eq!(members.deleted(node(1), 6), forgotten),
+        }
+        assert_eq!(members.next_write(), None, "{is_read_anew}");
+    }
+}
+
+#[test]
+fn the_members_are_not_all_known_while_a_record_cannot_be_read() {
+    let mut members = Members::default();
+    assert!(members.are_whole());
+    members.put(node(1), 5, br#"{"version":2}"#);
+    assert!(!members.are_whole());
+    members.put(node(1), 6, &record(1, 1, 1).to_bytes());
+    assert!(members.are_whole());
+}
+
+#[test]
 fn garbage_is_replaced_and_a_later_version_never_is() {
     let mut members = Members::default();
     let later = br#"{"version":2}"#.to_vec();
