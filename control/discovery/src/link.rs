@@ -353,3 +353,38 @@ fn sender(address: &SockaddrStorage) -> Option<SocketAddr> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_question_from_elsewhere_is_not_of_the_link() {
+        let link = |address: &str, prefixes: &[(&str, &str)]| {
+            let parsed = prefixes.iter();
+            let parsed = parsed.map(|(ip, mask)| (ip.parse().unwrap(), mask.parse().unwrap()));
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.set_nonblocking(true).unwrap();
+            Link {
+                socket: tokio::net::UdpSocket::from_std(socket).unwrap(),
+                interface: 1,
+                address: address.parse().unwrap(),
+                prefixes: parsed.collect(),
+                group: SocketAddr::from((DISCOVERY_GROUP_V4, DISCOVERY_PORT)),
+            }
+        };
+        let two = [("192.0.2.9", "255.255.255.0"), ("10.1.0.1", "255.255.0.0")];
+        let of = link("192.0.2.9", &two);
+        for (ip, is_on_link) in [
+            ("192.0.2.200", true),
+            ("10.1.255.1", true),
+            ("10.2.0.1", false),
+            ("203.0.113.5", false),
+            ("fe80::1", true),
+            ("2001:db8::1", false),
+        ] {
+            assert_eq!(of.is_on_link(ip.parse().unwrap()), is_on_link, "{ip}");
+        }
+        assert!(link("127.0.0.1", &[]).is_on_link("192.0.2.1".parse().unwrap()));
+    }
+}

@@ -290,6 +290,26 @@ fn an_answer_counts_once_and_only_to_the_last_question() {
 }
 
 #[test]
+fn who_only_asks_takes_answers_to_the_last_question_alone() {
+    let world = World::new();
+    let mut listener = world.listener().only_answers();
+    let mut speaker = world.speaker(world.begin);
+    let now = world.secs(1);
+    let announce = speaker.announce(&offer(), now).unwrap();
+    let mut answer = |nonce: u64, listener: &mut Listener| {
+        let solicit = listener.solicit(nonce);
+        speaker.answer(&solicit, HOP_LIMIT, &offer(), now).unwrap()
+    };
+    let earlier = answer(5, &mut listener);
+    let last = answer(6, &mut listener);
+    for other in [announce, earlier] {
+        let refused = listener.hear(&arrived(&other), now);
+        assert_eq!(refused, Err(Ignored::Replayed));
+    }
+    listener.hear(&arrived(&last), now).unwrap();
+}
+
+#[test]
 fn a_withdraw_makes_its_own_sender_forgotten_and_nobody_else() {
     let world = World::new();
     let mut listener = world.listener();
