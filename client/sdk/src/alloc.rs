@@ -58,7 +58,7 @@ impl Node {
     /// These are asked one after the other, each once and by its id, until one grants the lease. A node that refuses, that
     /// cannot be reached (within 2 s while more nodes follow), or at whose address another one answers, is passed over. A
     /// lost reply is returned at once, also of a node that does not answer in time: the lease may be there. If no node grants
-    /// the lease, a refusal for a moment is returned, else one for now, else the last one;
+    /// the lease, a refusal for a moment is returned, else one for now, else one of a policy;
     /// while it is one for a moment only, the scheduler is asked anew, for up to the patience; if it has named as many
     /// nodes as it can, once in any case. It is told who was tried, and names others first; so it does for some minutes
     /// after a node did not answer a request of this handle or its clones.
@@ -139,22 +139,16 @@ impl Node {
     ) -> Result<Result<Granted, Error>, Error> {
         let mut passed = PassedOver::default();
         // A scheduler of an earlier version names whom it is to leave out.
-        let left_out = |it: &&Candidate| {
+        let is_left_out = |it: &Candidate| {
             let mut told = request.tried.iter();
             told.any(|told| told.node_id == it.node_id && told.is_left_out())
         };
-        if let Some(it) = candidates
-            .first()
-            .filter(|_| candidates.iter().all(|it| left_out(&it)))
-        {
+        let asked: Vec<&Candidate> = candidates.iter().filter(|it| !is_left_out(it)).collect();
+        if let (true, Some(it)) = (asked.is_empty(), candidates.first()) {
             let why = format!("it names node {}, which is to be left out", it.node_id);
             return Ok(Err(self.protocol(why)));
         }
-        for (at, it) in candidates
-            .iter()
-            .enumerate()
-            .filter(|(_, it)| !left_out(it))
-        {
+        for (at, it) in asked.iter().enumerate() {
             if let Some(named) = request.resource_id.filter(|id| *id != it.resource_id) {
                 let why = format!(
                     "it names resource {} for a request of resource {named}",
@@ -169,7 +163,7 @@ impl Node {
                 ..request.clone()
             };
             let address = SocketAddr::from(it.endpoint);
-            let is_last = at + 1 == candidates.len();
+            let is_last = at + 1 == asked.len();
             let dial_within = (!is_last).then_some(DIAL_WITHIN);
             let node = match self.other(address, it.node_id, dial_within) {
                 Ok(node) => node,
@@ -216,7 +210,7 @@ impl Node {
             tried: told,
             ..request
         };
-        match self.ask(&request, self.patience).await {
+        match self.ask(&request, Duration::ZERO).await {
             Ok(Answer::Redirect(mut others)) => {
                 others.retain(|it| !tried.has(it.node_id));
                 match others.is_empty() {

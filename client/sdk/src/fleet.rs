@@ -1,6 +1,6 @@
 //! The nodes of a fabric, as a scheduler knows them.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use fabricbios_wire::{FleetPage, NodeId, Reply, Request};
 
@@ -129,7 +129,9 @@ impl Node {
     /// Tells a scheduler that a member that is away does not belong to the fabric any more: etcd has it no more, and it is not
     /// missed. If it reports again, it is a member again. For operators.
     pub async fn forget_member_async(&self, id: NodeId) -> Result<(), Error> {
-        match self.call_async(Request::NodeForget(id)).await? {
+        // Asked once: what is refused now may be true of another life of the node later.
+        let once = self.patient(Duration::ZERO);
+        match once.call_async(Request::NodeForget(id)).await? {
             Reply::Forgotten => Ok(()),
             other => Err(self.unexpected("that the member is forgotten", &other)),
         }

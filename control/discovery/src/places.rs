@@ -1,6 +1,6 @@
 //! The interfaces on which somebody announces or looks, with their sockets. They come and go, and change their addresses.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
 use tokio::{sync::mpsc, task::JoinSet, time::sleep};
 
@@ -33,8 +33,8 @@ struct Place {
     opened: Option<Interface>,
     links: Vec<Arc<Link>>,
     readers: JoinSet<()>,
-    /// The last error that was told.
-    told: String,
+    /// The last error that was told, of the interface and of each of its addresses.
+    told: HashMap<Option<IpAddr>, String>,
 }
 
 impl Places {
@@ -77,7 +77,7 @@ impl Places {
                 opened: None,
                 links: Vec::new(),
                 readers: JoinSet::new(),
-                told: String::new(),
+                told: HashMap::new(),
             };
             if let Err(error) = place.refresh(hears, &places.forward) {
                 failed.get_or_insert(error);
@@ -98,7 +98,7 @@ impl Places {
     pub(crate) fn refresh(&mut self) {
         for place in &mut self.all {
             if let Err(error) = place.refresh(self.hears, &self.forward) {
-                place.tell(error.to_string());
+                place.tell(None, error.to_string());
             }
         }
     }
@@ -120,9 +120,10 @@ impl Places {
                     continue;
                 };
                 match link.send_to_group(&datagram).await {
-                    Ok(()) => place.told.clear(),
+                    Ok(()) => drop(place.told.remove(&Some(link.address()))),
                     Err(why) => {
-                        place.tell(format!("send to the group from {}: {why}", link.address()));
+                        let at = link.address();
+                        place.tell(Some(at), format!("send to the group from {at}: {why}"));
                     }
                 }
             }
@@ -160,10 +161,10 @@ impl Place {
         self.links[self.links.len() - of_each..].to_vec()
     }
 
-    fn tell(&mut self, why: String) {
-        if self.told != why {
+    fn tell(&mut self, of: Option<IpAddr>, why: String) {
+        if self.told.get(&of) != Some(&why) {
             tracing::warn!(interface = self.name, why, "discovery");
-            self.told = why;
+            self.told.insert(of, why);
         }
     }
 }

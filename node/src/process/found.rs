@@ -91,24 +91,32 @@ impl Reporter {
 /// Waits for an address that does not end at the link, for a moment: answers over both families come one after the other,
 /// and over a connection within the link the node has no address for clients.
 async fn await_routable(found: &mut watch::Receiver<Vec<Found>>, id: NodeId) {
-    let is_routable = |all: &Vec<Found>| {
+    let has_routable = |all: &Vec<Found>| {
         let mut addresses = all
             .iter()
             .filter(|it| it.id == id)
             .flat_map(|it| &it.addresses);
-        addresses.any(|it| !matches!(it, SocketAddr::V6(it) if it.scope_id() != 0))
+        addresses.any(is_routable)
     };
     // Whoever looks no more ends this task.
-    timeout(ROUTABLE_WITHIN, found.wait_for(is_routable))
+    timeout(ROUTABLE_WITHIN, found.wait_for(has_routable))
         .await
         .ok();
 }
 
-/// Where this scheduler is: its addresses in turn.
+/// Where this scheduler is: its addresses in turn, those of the link alone only if there are no others.
 fn address(found: &[Found], id: NodeId, attempt: usize) -> Option<String> {
-    let addresses = &found.iter().find(|it| it.id == id)?.addresses;
-    let at = attempt.checked_rem(addresses.len())?;
-    addresses.get(at).map(ToString::to_string)
+    let all = &found.iter().find(|it| it.id == id)?.addresses;
+    let mut usable: Vec<&SocketAddr> = all.iter().filter(|it| is_routable(it)).collect();
+    if usable.is_empty() {
+        usable = all.iter().collect();
+    }
+    let at = attempt.checked_rem(usable.len())?;
+    usable.get(at).map(ToString::to_string)
+}
+
+fn is_routable(address: &SocketAddr) -> bool {
+    !matches!(address, SocketAddr::V6(it) if it.scope_id() != 0)
 }
 
 #[cfg(test)]
@@ -118,17 +126,21 @@ mod tests {
     #[test]
     fn a_scheduler_is_dialled_at_its_addresses_in_turn_while_it_is_found() {
         let id = NodeId([1; 32]);
-        let texts = ["192.0.2.1:5704", "[fe80::1%3]:5704"];
-        let found = [Found {
-            id,
-            addresses: texts.map(|it| it.parse().unwrap()).to_vec(),
-            http_port: None,
-        }];
-        let at = |attempt| address(&found, id, attempt);
-        assert_eq!(
-            [at(0), at(1), at(2)].map(Option::unwrap),
-            [texts[0], texts[1], texts[0]]
-        );
+        let found = |texts: &[&str]| {
+            let addresses = texts.iter().map(|it| it.parse().unwrap()).collect();
+            let http_port = None;
+            [Found {
+                id,
+                addresses,
+                http_port,
+            }]
+        };
+        let [one, other, of_link] = ["192.0.2.1:5704", "198.51.100.1:5704", "[fe80::1%3]:5704"];
+        let at = |texts: &[&str], attempt| address(&found(texts), id, attempt).unwrap();
+        let all = [one, other, of_link];
+        assert_eq!([0, 1, 2].map(|it| at(&all, it)), [one, other, one]);
+        assert_eq!([0, 1].map(|it| at(&[of_link], it)), [of_link, of_link]);
+        let found = found(&all);
         assert_eq!(address(&found, NodeId([2; 32]), 0), None);
         assert_eq!(address(&[], id, 0), None);
     }

@@ -108,14 +108,20 @@ impl Members {
         self.due.insert(id);
     }
 
-    /// Takes all records of the fabric at one revision, with those keys that are gone.
-    pub(crate) fn take_all(&mut self, all: Vec<(NodeId, i64, Vec<u8>)>) -> Vec<Became> {
+    /// Takes all records of the fabric as they are at this revision, with those keys that are gone.
+    pub(crate) fn take_all(
+        &mut self,
+        revision: i64,
+        all: Vec<(NodeId, i64, Vec<u8>)>,
+    ) -> Vec<Became> {
         let before = mem::take(&mut self.held);
+        // A wiped or restored etcd counts from an earlier revision on, and nobody has had anything forgotten.
+        let goes_on = before.values().all(|it| it.mod_revision <= revision);
         for (id, mod_revision, value) in all {
             self.hold(id, mod_revision, &value);
         }
         self.complained.retain(|id, _| self.held.contains_key(id));
-        for id in before.keys() {
+        for id in before.keys().filter(|_| goes_on) {
             self.is_missing(*id);
         }
         // A wiped etcd is filled by who reports.

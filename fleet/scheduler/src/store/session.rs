@@ -94,7 +94,9 @@ impl Task {
                 None => {}
             }
         }
-        for news in self.members.take_all(nodes) {
+        // Who has left meanwhile must not look as if it reported.
+        self.take_changes();
+        for news in self.members.take_all(all.revision, nodes) {
             self.tell_of(Some(news)).await;
         }
         for id in self.schedulers.difference(&schedulers) {
@@ -119,6 +121,7 @@ impl Task {
         if told.canceled && told.compact_revision == 0 {
             return Err(ended(told.cancel_reason));
         }
+        self.take_changes();
         for event in told.events {
             self.hear_event(event).await;
         }
