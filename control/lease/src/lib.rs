@@ -71,6 +71,7 @@ pub use effect::*;
 pub use format::{FORMAT, OtherFormat};
 pub use gate::{Gate, MovedOn, NotOpened};
 pub use invariants::Invariant;
+pub use kinds::named_class;
 pub(crate) use life::Event;
 pub use life::State;
 pub use network::{NetworkRights, ParseVlansError, VlanList};

@@ -3,10 +3,9 @@
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
-use fabricbios_lease::{Filter, NodeLimits, Offered, Removed};
+use fabricbios_lease::{Filter, NodeLimits, Offered, Removed, named_class};
 use fabricbios_wire::{
-    CANDIDATES_MAX, Candidate, LeaseAllocRequest, LeaseError, LeaseTerms, NodeId, Refusal,
-    RefusalClass,
+    CANDIDATES_MAX, Candidate, LeaseAllocRequest, LeaseError, NodeId, Refusal, RefusalClass,
 };
 
 use crate::{
@@ -153,7 +152,7 @@ impl View {
     ) -> Result<(Ranked<'a>, LeftOut, Wishes<'a>), Refusal> {
         // What is wrong at every node.
         NodeLimits::UNKNOWN.check(request)?;
-        let wishes = self.wishes(request, class(&request.terms), asking)?;
+        let wishes = self.wishes(request, named_class(&request.terms), asking)?;
         let (mut found, mut left_out) = (Vec::new(), LeftOut::default());
         if look == Look::Enough {
             let most = if wishes.are_of_nodes() {
@@ -292,15 +291,6 @@ fn not_near() -> Left {
     let why =
         "it is not near what the request requires; try again later, or ask without the affinity";
     Left::for_now(By::Affinity, why)
-}
-
-/// The class that the request names, as its byte.
-fn class(terms: &LeaseTerms) -> Option<u8> {
-    match terms {
-        LeaseTerms::Cpu(terms) => terms.isolation.map(|it| it as u8),
-        LeaseTerms::Gpu(terms) => terms.exclusivity.map(|it| it as u8),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -128,6 +128,12 @@ macro_rules! rules {
 
 fabricbios_wire::kinds!(rules);
 
+/// The class of isolation that these terms name, as its byte.
+#[must_use]
+pub fn named_class(terms: &LeaseTerms) -> Option<u8> {
+    rules(terms).class()
+}
+
 /// A type that is advertised and never leased.
 impl Rules for ResourceType {
     fn foreign_to(&self, kind: ResourceType) -> String {

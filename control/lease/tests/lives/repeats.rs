@@ -289,3 +289,16 @@ fn a_lease_that_the_journal_could_not_write_is_of_no_request() {
     world.report(Report::Bind(order.binding_id, Ok(binding_over(UDP, 9))));
     assert_eq!(world.lease(again).lease_id, order.binding_id.lease_id);
 }
+
+#[test]
+fn a_node_explains_nothing_and_grants_nothing_to_who_asks_for_it() {
+    let mut world = world();
+    let left = world.available();
+    let explaining = LeaseAllocRequest {
+        explain: true,
+        ..asked(1)
+    };
+    let ticket = world.ask(Request::LeaseAlloc(explaining));
+    assert_eq!(world.refusal(ticket).error, LeaseError::InvalidArgs);
+    assert_eq!(world.available(), left);
+}

@@ -1,6 +1,6 @@
 use fabricbios_wire::{
-    InventoryExtension, LeaseReport, NodeId, NodeReport, ReportPart, ResourceId, ResourceType,
-    Transport, admission_flags, admission_most, health,
+    InventoryExtension, LeaseReport, LeaseTerms, NodeId, NodeReport, ReportPart, ResourceId,
+    ResourceType, Transport, admission_flags, admission_most, health,
 };
 
 use super::*;
