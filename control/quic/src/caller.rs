@@ -103,6 +103,20 @@ pub enum CallError {
     },
 }
 
+/// From where a member calls another one: from a new socket for each connection, unless it is the address of a server of
+/// its own ([`crate::Server::origin`]).
+#[derive(Clone, Debug, Default)]
+pub struct Origin(pub(crate) Option<Endpoint>);
+
+impl Origin {
+    fn endpoint(&self, to: SocketAddr) -> std::io::Result<Endpoint> {
+        match &self.0 {
+            Some(endpoint) => Ok(endpoint.clone()),
+            None => Endpoint::client(any_local(to)),
+        }
+    }
+}
+
 /// A connection to another member. Dropping this closes it.
 #[derive(Debug)]
 pub struct Caller {
@@ -119,6 +133,19 @@ impl Caller {
     /// # Errors
     /// No address has such a server; the error is about the last one.
     pub async fn connect(to: &str, fabric: &Fabric, expected: Role) -> Result<Self, CallError> {
+        Self::connect_from(&Origin::default(), to, fabric, expected).await
+    }
+
+    /// The same from this origin.
+    ///
+    /// # Errors
+    /// As of [`Caller::connect`].
+    pub async fn connect_from(
+        origin: &Origin,
+        to: &str,
+        fabric: &Fabric,
+        expected: Role,
+    ) -> Result<Self, CallError> {
         let config = client_config(fabric).map_err(|why| local("set up TLS", &why))?;
         let unresolved = |why: String| CallError::Resolve {
             to: to.to_owned(),
@@ -128,7 +155,7 @@ impl Caller {
         let found = found.map_err(|_late| unresolved("no answer of the name service".into()))?;
         let mut last = unresolved("it has no address".into());
         for at in found.map_err(|error| unresolved(error.to_string()))? {
-            match Self::connect_to(at, &config, fabric, expected).await {
+            match Self::connect_to(origin, at, &config, fabric, expected).await {
                 Ok(caller) => return Ok(caller),
                 Err(error) => last = error,
             }
@@ -137,13 +164,15 @@ impl Caller {
     }
 
     async fn connect_to(
+        origin: &Origin,
         at: SocketAddr,
         config: &ClientConfig,
         fabric: &Fabric,
         expected: Role,
     ) -> Result<Self, CallError> {
-        let endpoint =
-            Endpoint::client(any_local(at)).map_err(|e| local("open a UDP socket", &e))?;
+        let endpoint = origin
+            .endpoint(at)
+            .map_err(|e| local("open a UDP socket", &e))?;
         let connecting = endpoint.connect_with(config.clone(), at, NODE_DNS_NAME);
         let connecting = connecting.map_err(|e| local("connect", &e))?;
         let waited = CONNECT_TIMEOUT;

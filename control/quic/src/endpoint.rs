@@ -1,10 +1,10 @@
 //! The QUIC endpoint: TLS, bounds and windows.
 
-use std::{net::UdpSocket, sync::Arc};
+use std::sync::Arc;
 
 use fabricbios_fabric::Fabric;
 use fabricbios_wire::{HEADER_LEN, MAX_PAYLOAD};
-use quinn::{Endpoint, IdleTimeout, TransportConfig, VarInt};
+use quinn::{AsyncUdpSocket, Endpoint, IdleTimeout, TransportConfig, VarInt};
 
 use crate::{Limits, ServerError, tls};
 
@@ -19,13 +19,13 @@ pub(crate) const SESSION_WINDOW: u32 = 2 << 20;
 
 /// An endpoint on `socket` that serves the members of the node's fabrics.
 pub(crate) fn endpoint(
-    socket: UdpSocket,
+    socket: Arc<dyn AsyncUdpSocket>,
     fabric: &Fabric,
     config: quinn::ServerConfig,
 ) -> Result<Endpoint, ServerError> {
     let endpoint = tls::endpoint_config(fabric);
     let runtime = Arc::new(quinn::TokioRuntime);
-    Endpoint::new(endpoint, Some(config), socket, runtime)
+    Endpoint::new_with_abstract_socket(endpoint, Some(config), socket, runtime)
         .map_err(|error| ServerError::Tls(format!("QUIC endpoint: {error}").into()))
 }
 

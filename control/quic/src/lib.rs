@@ -26,7 +26,7 @@ mod tls;
 mod verifier;
 
 pub use admission::Limits;
-pub use caller::{CallError, Caller};
+pub use caller::{CallError, Caller, Origin};
 pub use gpu_stream::{NoSessions, SessionConnector, SessionOpen};
 pub use membership::Membership;
 pub use peer::{PeerConnection, RequestPeer};

@@ -16,7 +16,10 @@ use std::{
 
 use fabricbios_fabric::{BadCertificate, Fabric, Peer, Principal};
 use fabricbios_wire::{Answer, Request, Role};
-use quinn::{Connection, ConnectionError, Endpoint, Incoming, VarInt};
+use quinn::{
+    AsyncUdpSocket, Connection, ConnectionError, Endpoint, Incoming, Runtime as _, TokioRuntime,
+    VarInt,
+};
 use rustls::pki_types::CertificateDer;
 use tokio::{
     sync::{Semaphore, oneshot, watch},
@@ -25,7 +28,7 @@ use tokio::{
 };
 
 use crate::{
-    Limits, Membership, PeerConnection, RequestPeer, SessionConnector,
+    Limits, Membership, Origin, PeerConnection, RequestPeer, SessionConnector,
     admission::{Admission, Full, Place},
     close,
     conversation::{Conversation, LISTS_MAX},
@@ -130,11 +133,29 @@ impl Server {
         connector: Arc<dyn SessionConnector>,
     ) -> Result<Self, ServerError> {
         let listen_error = |source| ServerError::Listen { listen, source };
-        let socket = UdpSocket::bind(listen).map_err(listen_error)?;
+        let socket = UdpSocket::bind(listen)
+            .and_then(|socket| TokioRuntime.wrap_udp_socket(socket))
+            .map_err(listen_error)?;
+        Self::start_over(socket, membership, limits, on_request, connector)
+    }
+
+    /// The same over this socket: a simulation of many nodes has one of the kernel for all of them. Must be called within
+    /// a tokio runtime.
+    ///
+    /// # Errors
+    /// The identity makes no server, or the socket has no address.
+    pub fn start_over(
+        socket: Arc<dyn AsyncUdpSocket>,
+        membership: &Membership,
+        limits: Limits,
+        on_request: OnRequest,
+        connector: Arc<dyn SessionConnector>,
+    ) -> Result<Self, ServerError> {
+        let local_addr = { socket.local_addr() }
+            .map_err(|error| ServerError::Tls(format!("the socket: {error}").into()))?;
         let fabric = membership.now();
         let config = server_config(&fabric, &limits)?;
         let endpoint = endpoint(socket, &fabric, config.clone())?;
-        let local_addr = endpoint.local_addr().map_err(listen_error)?;
         let shared = Arc::new(ServerState {
             admission: Admission::new(limits.clone()),
             sessions: SessionPlaces::new(limits.clone()),
@@ -160,6 +181,12 @@ impl Server {
     /// The local address, with the real port if 0 was configured.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
+    }
+
+    /// Where the server listens, to call another member from there: see [`crate::Caller::connect_from`].
+    #[must_use]
+    pub fn origin(&self) -> Origin {
+        Origin(Some(self.endpoint.clone()))
     }
 
     /// Accepts no more requests, answers the accepted ones, and closes all connections. After `patience` the unanswered

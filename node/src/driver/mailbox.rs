@@ -9,7 +9,7 @@
 
 use std::{
     collections::VecDeque,
-    io, mem,
+    fmt, io, mem,
     os::fd::AsFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -49,6 +49,13 @@ pub enum NoPlace {
 #[derive(Debug)]
 pub struct Mailbox<T> {
     shared: Arc<Shared<T>>,
+    /// What a thread waits for; a task waits by itself.
+    waiter: Option<Waiter>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    wakeup: Arc<EventFd>,
     timer: TimerFd,
 }
 
@@ -56,10 +63,15 @@ pub struct Mailbox<T> {
 #[derive(Debug)]
 pub struct Sender<T>(Arc<Shared<T>>);
 
-#[derive(Debug)]
 struct Shared<T> {
     queues: Mutex<Queues<T>>,
-    wakeup: EventFd,
+    wake: Box<dyn Fn() + Send + Sync>,
+}
+
+impl<T> fmt::Debug for Shared<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -67,7 +79,7 @@ struct Queues<T> {
     notices: VecDeque<T>,
     reports: FairQueue<T>,
     requests: FairQueue<T>,
-    /// The driver found the queues empty and waits for the eventfd, or is about to wait.
+    /// The driver found the queues empty and waits, or is about to wait.
     is_waiting: bool,
     is_closed: bool,
 }
@@ -95,8 +107,7 @@ impl<T> Shared<T> {
         let is_waiting = mem::take(&mut queues.is_waiting);
         drop(queues);
         if is_waiting {
-            // It can only fail because the eventfd is full, and then it is readable already.
-            self.wakeup.write(1).ok();
+            (self.wake)();
         }
     }
 }
@@ -144,6 +155,18 @@ impl<T> Sender<T> {
     }
 }
 
+impl Waiter {
+    fn set_timer(&self, until: Option<BootTime>) -> io::Result<()> {
+        let Some(until) = until else {
+            return Ok(self.timer.unset()?);
+        };
+        // Zero would disarm the timer; one nanosecond after the boot is in the past as well.
+        let at = TimeSpec::from(Duration::from_nanos(until.0.max(1)));
+        let flags = TimerSetTimeFlags::TFD_TIMER_ABSTIME;
+        Ok(self.timer.set(Expiration::OneShot(at), flags)?)
+    }
+}
+
 impl<T> Drop for Mailbox<T> {
     fn drop(&mut self) {
         let mut queues = self.shared.lock();
@@ -162,6 +185,21 @@ impl<T> Mailbox<T> {
     /// The process has no file descriptors left.
     pub fn new() -> io::Result<(Self, Sender<T>)> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let wakeup = Arc::new(EventFd::from_value_and_flags(0, flags)?);
+        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
+        let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?;
+        let to = Arc::clone(&wakeup);
+        // It can only fail because the eventfd is full, and then it is readable already.
+        let (mut mailbox, sender) = Self::woken_by(move || {
+            to.write(1).ok();
+        });
+        mailbox.waiter = Some(Waiter { wakeup, timer });
+        Ok((mailbox, sender))
+    }
+
+    /// A mailbox without descriptors, for a driver that is a task ([`super::Driver::run_as_task`]): `wake` is called when
+    /// it waits and an item comes.
+    pub fn woken_by(wake: impl Fn() + Send + Sync + 'static) -> (Self, Sender<T>) {
         let shared = Arc::new(Shared {
             queues: Mutex::new(Queues {
                 notices: VecDeque::new(),
@@ -170,50 +208,45 @@ impl<T> Mailbox<T> {
                 is_waiting: false,
                 is_closed: false,
             }),
-            wakeup: EventFd::from_value_and_flags(0, flags)?,
+            wake: Box::new(wake),
         });
-        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
-        let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?;
         let sender = Sender(shared.clone());
-        Ok((Self { shared, timer }, sender))
+        let waiter = None;
+        (Self { shared, waiter }, sender)
+    }
+
+    /// Has the next item call for the driver. `false`: there is one already.
+    pub fn begin_to_wait(&self) -> bool {
+        let mut queues = self.shared.lock();
+        queues.is_waiting = queues.is_empty();
+        queues.is_waiting
     }
 
     /// Waits for an item, or until the time `until`.
     ///
     /// # Errors
-    /// The timer or the wait fails, which cannot happen while the descriptors are open.
+    /// The timer or the wait fails, which cannot happen while the descriptors are open, or the mailbox is a task's.
     pub fn wait(&self, until: Option<BootTime>) -> io::Result<()> {
-        {
-            let mut queues = self.shared.lock();
-            if !queues.is_empty() {
-                return Ok(());
-            }
-            queues.is_waiting = true;
+        let Some(waiter) = &self.waiter else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        if !self.begin_to_wait() {
+            return Ok(());
         }
-        self.set_timer(until)?;
+        waiter.set_timer(until)?;
         let mut ready = [
-            PollFd::new(self.shared.wakeup.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.timer.as_fd(), PollFlags::POLLIN),
+            PollFd::new(waiter.wakeup.as_fd(), PollFlags::POLLIN),
+            PollFd::new(waiter.timer.as_fd(), PollFlags::POLLIN),
         ];
         match poll(&mut ready, PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
         }
         // Resets the eventfd; EAGAIN: nobody has written to it.
-        match self.shared.wakeup.read() {
+        match waiter.wakeup.read() {
             Ok(_) | Err(Errno::EAGAIN) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
-    }
-
-    fn set_timer(&self, until: Option<BootTime>) -> io::Result<()> {
-        let Some(until) = until else {
-            return Ok(self.timer.unset()?);
-        };
-        // Zero would disarm the timer; one nanosecond after the boot is in the past as well.
-        let at = TimeSpec::from(Duration::from_nanos(until.0.max(1)));
-        let flags = TimerSetTimeFlags::TFD_TIMER_ABSTIME;
-        Ok(self.timer.set(Expiration::OneShot(at), flags)?)
     }
 
     /// The next notice of the node itself; never waits.

@@ -30,7 +30,11 @@ use fabricbios_wire::{
     Answer, AttachCode, Endpoint, InventoryForm, LeaseId, PeerChange, RdmaPeer, Refusal, Reply,
     Request, Role,
 };
-use tokio::sync::{oneshot, watch};
+use tokio::{
+    sync::{Notify, oneshot, watch},
+    task::yield_now,
+    time::timeout,
+};
 
 use crate::{
     driver::{
@@ -106,6 +110,14 @@ const RELEASED_A_TURN: usize = 64;
 
 /// Interval of the check whether the node has settled or drained, while the driver has more work.
 const LOOK: Duration = Duration::from_millis(10);
+
+/// What follows a turn.
+enum Step {
+    Again,
+    /// An item, or this time.
+    Wait(Option<BootTime>),
+    Done,
+}
 
 /// A client that waits for an answer.
 #[derive(Debug)]
@@ -220,20 +232,58 @@ impl<E: Environment> Driver<E> {
     pub fn run(mut self) -> io::Result<Vec<LeaseId>> {
         raise_priority();
         self.begin();
-        while let Some(more) = self.turn() {
-            let now = self.environment.now().boot;
-            if more && now < self.next_look {
-                continue;
-            }
-            self.next_look = now + LOOK;
-            self.signal_settled();
-            if self.is_done() {
-                break;
-            }
-            if !more {
-                self.mailbox.wait(self.next_wake())?;
+        loop {
+            match self.step() {
+                Step::Again => {}
+                Step::Wait(until) => self.mailbox.wait(until)?,
+                Step::Done => break,
             }
         }
+        self.close()
+    }
+
+    /// The same as a task, without a thread: for simulations of many nodes in one process. `woken` is notified by the
+    /// mailbox, see [`Mailbox::woken_by`].
+    ///
+    /// # Errors
+    /// The journal could not be closed.
+    pub async fn run_as_task(mut self, woken: &Notify) -> io::Result<Vec<LeaseId>> {
+        self.begin();
+        loop {
+            match self.step() {
+                Step::Again => yield_now().await,
+                Step::Wait(_) if !self.mailbox.begin_to_wait() => {}
+                Step::Wait(until) => {
+                    let now = self.environment.now().boot;
+                    let span = until.map_or(Duration::MAX, |until| now.until(until));
+                    // It is over because somebody called, or because the time has come.
+                    timeout(span, woken.notified()).await.ok();
+                }
+                Step::Done => break,
+            }
+        }
+        self.close()
+    }
+
+    /// One turn, and what comes next.
+    fn step(&mut self) -> Step {
+        let Some(more) = self.turn() else {
+            return Step::Done;
+        };
+        let now = self.environment.now().boot;
+        if more && now < self.next_look {
+            return Step::Again;
+        }
+        self.next_look = now + LOOK;
+        self.signal_settled();
+        match (self.is_done(), more) {
+            (true, _) => Step::Done,
+            (false, true) => Step::Again,
+            (false, false) => Step::Wait(self.next_wake()),
+        }
+    }
+
+    fn close(self) -> io::Result<Vec<LeaseId>> {
         let uncut = self.uncut();
         self.environment.close().map_err(io::Error::other)?;
         Ok(uncut)

@@ -44,7 +44,8 @@ pub type Look = dyn Fn() -> Found + Send + Sync;
 
 /// See the module.
 pub struct Detection {
-    look: Arc<Look>,
+    /// `None`: the first result never changes.
+    look: Option<Arc<Look>>,
     reading: Arc<Mutex<Option<Instant>>>,
     latest: Arc<watch::Sender<Latest>>,
 }
@@ -72,15 +73,10 @@ impl Detection {
     #[must_use]
     pub fn new(look: impl Fn() -> Found + Send + Sync + 'static) -> Self {
         let detection = Self {
-            look: Arc::new(look),
-            reading: Arc::default(),
-            latest: Arc::new(watch::Sender::new(Latest {
-                found: Arc::default(),
-                at: Instant::now(),
-                is_known: false,
-                failed: None,
-            })),
+            look: Some(Arc::new(look)),
+            ..Self::fixed(Found::default())
         };
+        detection.latest.send_modify(|it| it.is_known = false);
         let started = detection.start_look(&mut lock(&detection.reading));
         if let Some(ended) = started {
             // The thread sends nothing: its end disconnects the channel.
@@ -92,10 +88,19 @@ impl Detection {
         detection
     }
 
-    /// A detection whose result never changes.
-    #[cfg(test)]
-    pub(crate) fn fixed(found: Found) -> Self {
-        Self::new(move || found.clone())
+    /// A detection whose result never changes, for a simulated node.
+    #[must_use]
+    pub fn fixed(found: Found) -> Self {
+        Self {
+            look: None,
+            reading: Arc::default(),
+            latest: Arc::new(watch::Sender::new(Latest {
+                found: Arc::new(found),
+                at: Instant::now(),
+                is_known: true,
+                failed: None,
+            })),
+        }
     }
 
     /// Waits until a result is at most one second old, for a limited time.
@@ -111,7 +116,8 @@ impl Detection {
     #[must_use]
     pub fn is_fresh(&self) -> bool {
         let latest = self.latest.borrow();
-        latest.is_known && latest.failed.is_none() && latest.at.elapsed() < FRESH
+        let is_known = latest.is_known && latest.failed.is_none();
+        self.look.is_none() || is_known && latest.at.elapsed() < FRESH
     }
 
     /// The last successful result. If it is old or empty, also the reason: the kernel has not answered since, or a
@@ -147,7 +153,8 @@ impl Detection {
     /// thread could be started.
     fn start_look(&self, reading: &mut Option<Instant>) -> Option<mpsc::Receiver<()>> {
         let at = Instant::now();
-        let (look, latest, done) = (self.look.clone(), self.latest.clone(), self.reading.clone());
+        let look = self.look.clone()?;
+        let (latest, done) = (self.latest.clone(), self.reading.clone());
         let (ends, ended) = mpsc::channel();
         let thread = thread::Builder::new().name("detection".into());
         let started = thread.spawn(move || {

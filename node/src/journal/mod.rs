@@ -14,7 +14,7 @@ mod meter;
 pub mod past;
 mod process;
 mod queue;
-pub(crate) mod records;
+pub mod records;
 mod remote;
 mod store;
 

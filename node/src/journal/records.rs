@@ -9,7 +9,10 @@ pub(crate) fn encode(record: &impl Serialize) -> postcard::Result<Vec<u8>> {
 }
 
 /// Decodes a whole record.
-pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> anyhow::Result<T> {
+///
+/// # Errors
+/// The bytes are no record of this sort, or more than one.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> anyhow::Result<T> {
     let (record, behind) = postcard::take_from_bytes(bytes).context(DAMAGED)?;
     ensure!(behind.is_empty(), "{DAMAGED}: bytes follow it");
     Ok(record)

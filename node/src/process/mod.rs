@@ -15,7 +15,7 @@ pub(crate) mod membership;
 pub mod program;
 mod program_memory;
 mod ready;
-mod reports;
+pub mod reports;
 pub mod run;
 pub mod service;
 pub(crate) mod state_dir;

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_control::{CallError, Caller, Membership};
+use fabricbios_control::{CallError, Caller, Membership, Origin};
 use fabricbios_wire::{
     InventoryForm, NodeReport, REPORT_BYTES_MAX, Refusal, Reply, Request, ResourceInventory, Role,
 };
@@ -31,22 +31,27 @@ const LOOK: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_secs(30);
 /// A driver that does not answer for this time grants nothing.
 pub(super) const DRIVER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pause after a failed connection, which doubles up to the second value. Half of it is random, so that the nodes
-/// of a fabric do not come back all at once.
-const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
+/// The pause after a failed connection, which doubles up to the second value: with the 5 s of an attempt, a scheduler that is
+/// there again knows all nodes 10 s later. Half of it is random, so that the nodes of a fabric do not come back all at once.
+const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 
 /// What a node needs to report.
 #[derive(Clone, Debug)]
-pub(super) struct Reporter {
-    pub(super) membership: Membership,
-    pub(super) driver: Sender<Input>,
-    pub(super) detection: Arc<Detection>,
+pub struct Reporter {
+    /// The node's identity.
+    pub membership: Membership,
+    /// The node's driver.
+    pub driver: Sender<Input>,
+    /// The detected hardware.
+    pub detection: Arc<Detection>,
     /// Where the control plane listens.
-    pub(super) listen: SocketAddr,
+    pub listen: SocketAddr,
     /// The address in endpoints, if the operator set one.
-    pub(super) advertise: Option<IpAddr>,
+    pub advertise: Option<IpAddr>,
+    /// From where it calls schedulers.
+    pub origin: Origin,
     /// Changes whenever leases or resources may have.
-    pub(super) changed: watch::Receiver<()>,
+    pub changed: watch::Receiver<()>,
 }
 
 /// Why reports to a scheduler have ended.
@@ -73,7 +78,7 @@ pub(super) enum Ended {
 
 impl Reporter {
     /// Reports to this scheduler until the node stops.
-    pub(super) async fn run(self, scheduler: String) {
+    pub async fn run(self, scheduler: String) {
         self.run_while(|_| Some(scheduler.clone())).await;
     }
 
@@ -135,10 +140,11 @@ impl Reporter {
         taken: &mut u64,
     ) -> Ended {
         let fabric = self.membership.now();
-        let caller = match Caller::connect(scheduler, &fabric, Role::Scheduler).await {
-            Ok(caller) => caller,
-            Err(error) => return error.into(),
-        };
+        let caller =
+            match Caller::connect_from(&self.origin, scheduler, &fabric, Role::Scheduler).await {
+                Ok(caller) => caller,
+                Err(error) => return error.into(),
+            };
         let mut reports = Reports::new(caller, fabric);
         let ended = self.report(scheduler, &mut reports, identities, told);
         let ended = ended.await;

@@ -5,7 +5,7 @@
 use std::{io, mem, net::SocketAddr, sync::Arc, thread, time::Duration};
 
 use anyhow::Context;
-use fabricbios_control::{Limits, Membership, Server};
+use fabricbios_control::{Limits, Membership, Origin, Server};
 use fabricbios_lease::{Durability, EarlierRun, FenceRecord, LeaseRecord, LeaseTable, Now, Policy};
 use fabricbios_wire::{LeaseId, NodeId, ResourceId};
 use tokio::{
@@ -112,6 +112,7 @@ impl Service {
                 detection,
                 listen: server.local_addr(),
                 advertise: settings.advertise,
+                origin: Origin::default(),
                 changed,
             };
             for scheduler in &settings.scheduler {
@@ -291,7 +292,10 @@ fn may_be(now: Now, written_unix_ms: u64) -> bool {
 const CLOCK_GRAIN_MS: u64 = 2_000;
 
 /// Restores leases and fences. `is_known`: the resource is the same as in the last run.
-pub(crate) fn restore(
+///
+/// # Errors
+/// A record cannot be read.
+pub fn restore(
     table: &mut LeaseTable,
     now: Now,
     boot_id: &str,

@@ -18,8 +18,9 @@ const ALWAYS: [&str; 8] = [
 /// Steps that compile code that cargo has not compiled yet.
 const OF_ANY_PACKAGE: [&str; 3] = ["clippy", "doctest", "doc"];
 /// Steps of one package.
-const OF_PACKAGE: [(&str, &str); 6] = [
+const OF_PACKAGE: [(&str, &str); 7] = [
     ("sim", "fabricbios-node"),
+    ("fleet-sim", "fabricbios-fleet-sim"),
     ("no-std", "fabricbios-no-std"),
     ("pip", "fabricbios-python"),
     ("gpu-features", "fabricbios-gpu"),

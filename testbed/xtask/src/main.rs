@@ -13,6 +13,7 @@ mod checks;
 mod compare;
 mod demo;
 mod files;
+mod fleet_sim;
 mod fstests;
 mod fuzz;
 mod gpu_test;
@@ -61,6 +62,8 @@ enum Task {
     Fuzz(fuzz::Arguments),
     /// Run the node on a simulated machine, from one seed or for some time
     Sim(sim::Arguments),
+    /// Run many nodes in one process with real schedulers and etcd, under faults
+    FleetSim(fleet_sim::Arguments),
     /// Lease the GPUs of this machine, or stand-ins, and check what happens
     GpuTest(gpu_test::Arguments),
     /// Run the measurements
@@ -93,6 +96,7 @@ fn main() -> ExitCode {
         Task::Test(arguments) => test::run(&layout, &arguments),
         Task::Fuzz(arguments) => fuzz::run(&layout, &arguments),
         Task::Sim(arguments) => sim::run(&layout, &arguments),
+        Task::FleetSim(arguments) => fleet_sim::run(&layout, &arguments),
         Task::GpuTest(arguments) => gpu_test::run(&layout, &arguments),
         Task::Bench(arguments) => bench::run(&layout, &arguments),
         Task::Lines(arguments) => lines::run(&layout, &arguments),

@@ -44,17 +44,22 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
 
 /// The step of `cargo xtask test`: the seeds of this commit. Other steps run beside it, so its output comes at its end.
 pub(crate) fn step(layout: &Layout, scope: Scope) -> Result<Outcome> {
-    let commit = output(program(layout, "git", &["rev-parse", "HEAD"]));
-    let seed = commit.and_then(|commit| seed_of(&commit));
-    let seed = seed.unwrap_or_else(|why| {
-        eprintln!("no commit is known here, so the seeds begin at 1: {why:#}");
-        1
-    });
+    let seed = seed_of_commit(layout);
     let arguments = Arguments {
         secs: Some(TEST_SECS),
         ..Arguments::default()
     };
     cargo::run_beside("sim", simulation(layout, scope, &arguments.plan(seed))?)
+}
+
+/// The seed that the hash of the present commit gives.
+pub(crate) fn seed_of_commit(layout: &Layout) -> u64 {
+    let commit = output(program(layout, "git", &["rev-parse", "HEAD"]));
+    let seed = commit.and_then(|commit| seed_of(&commit));
+    seed.unwrap_or_else(|why| {
+        eprintln!("no commit is known here, so the seeds begin at 1: {why:#}");
+        1
+    })
 }
 
 /// The seed that the hash of a commit gives.

@@ -48,6 +48,7 @@ enum Action {
     Host(fn(&Layout) -> Result<Outcome>),
     Nextest,
     Sim,
+    FleetSim,
     Pip,
     Gpu,
     Fuzz,
@@ -86,6 +87,7 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
         Action::Host(action) => step.run(|| action(layout)),
         Action::Nextest => step.run(|| checks::nextest(layout, affected.as_ref())),
         Action::Sim => step.run(|| crate::sim::step(layout, scope)),
+        Action::FleetSim => step.run(|| crate::fleet_sim::step(layout, scope)),
         Action::Pip => step.run(|| crate::pip::step(layout, scope)),
         Action::Gpu => step.run(|| crate::gpu_test::step(layout, scope)),
         Action::Fuzz => step.run(|| crate::fuzz::step(layout, full(step))),
@@ -169,7 +171,10 @@ impl Step {
     /// Whether the step leaves a processor of the host to others for most of its time. Such steps stand in the list beside each
     /// other, and show their output when they have ended.
     fn waits(&self) -> bool {
-        matches!(self.action, Action::Sim | Action::Pip | Action::Gpu)
+        matches!(
+            self.action,
+            Action::Sim | Action::FleetSim | Action::Pip | Action::Gpu
+        )
     }
 }
 
@@ -277,6 +282,13 @@ fn steps(suites: &Suites) -> Vec<Step> {
             may_skip: false,
             needs: &[Build, Nextest],
             action: Action::Sim,
+        },
+        Step {
+            name: "fleet-sim".to_owned(),
+            about: "many nodes with schedulers and etcd, under the faults of this commit's seed",
+            may_skip: false,
+            needs: &[Build, Etcd],
+            action: Action::FleetSim,
         },
         Step {
             name: "pip".to_owned(),

@@ -1,0 +1,293 @@
+//! The fleet: a fabric, an etcd, schedulers as processes, and nodes in this one.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use anyhow::{Context, bail};
+use fabricbios_client::{Identity, Node};
+use fabricbios_fabric::{Fabric, FabricDirectory, Member};
+use fabricbios_scheduler::EmbeddedEtcd;
+use fabricbios_wire::{
+    IssueRequest, LeaseAllocRequest, Reply, Request, RequestToken, ResourceType, Role,
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::{
+    Options,
+    invariants::Invariants,
+    node::{MIB, Make, SimNode},
+    switch::{self, Switch},
+    views::Held,
+};
+
+/// How long a scheduler may take to answer for the first time, and a node its driver.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Tenants of the leases that are there from the beginning.
+const TENANTS: u32 = 8;
+const TERM_SECS: u32 = 3_600;
+/// The longest term of one node in sixteen.
+pub(crate) const LONG_TERM_SECS: u32 = 2 * TERM_SECS;
+
+/// A scheduler's process.
+pub(crate) struct Scheduler {
+    command: Command,
+    child: Option<Child>,
+    pub(crate) address: SocketAddr,
+}
+
+impl Scheduler {
+    fn start(&mut self) -> anyhow::Result<()> {
+        let child = self.command.spawn();
+        self.child = Some(child.context("start fabricbios-scheduler by setpriv, of util-linux")?);
+        Ok(())
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(child) = &self.child
+            && let Ok(pid) = i32::try_from(child.id())
+        {
+            // It runs until `dies`.
+            kill(Pid::from_raw(pid), signal).ok();
+        }
+    }
+
+    /// Ends it at once, also if it is stopped.
+    fn dies(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+
+    /// The most memory that it has had, KiB.
+    pub(crate) fn most_memory_kib(&self) -> Option<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.as_ref()?.id()));
+        let status = status.ok()?;
+        let line = status.lines().find(|it| it.starts_with("VmHWM:"))?;
+        line.split_whitespace().nth(1)?.parse().ok()
+    }
+}
+
+impl Drop for Scheduler {
+    fn drop(&mut self) {
+        self.dies();
+    }
+}
+
+/// See the module.
+pub(crate) struct Fleet {
+    pub(crate) schedulers: Vec<Scheduler>,
+    pub(crate) all: Vec<SimNode>,
+    pub(crate) etcd: EmbeddedEtcd,
+    pub(crate) invariants: Arc<Invariants>,
+    switch: Arc<Switch>,
+    directory: FabricDirectory,
+    place: tempfile::TempDir,
+}
+
+impl Fleet {
+    /// Must be called within a tokio runtime.
+    pub(crate) fn start(options: &Options, random: &mut fastrand::Rng) -> anyhow::Result<Self> {
+        let place = place(options.nodes)?;
+        let at = place.path().join("fabric");
+        let directory = FabricDirectory::init(&at, SystemTime::now())?;
+        let etcd = EmbeddedEtcd::start(&[])?;
+        let mut fleet = Self {
+            schedulers: Vec::new(),
+            all: Vec::new(),
+            etcd,
+            invariants: Arc::default(),
+            switch: Switch::start()?,
+            directory,
+            place,
+        };
+        for number in 0..options.schedulers {
+            let mut scheduler = fleet.scheduler(&options.scheduler_program, number)?;
+            scheduler.start()?;
+            fleet.schedulers.push(scheduler);
+        }
+        for number in 0..options.nodes {
+            let node = fleet.new_node(number, make(number, random))?;
+            fleet.all.push(node);
+            fleet.start_node(number as usize)?;
+        }
+        Ok(fleet)
+    }
+
+    fn scheduler(&self, program: &Path, number: u32) -> anyhow::Result<Scheduler> {
+        let address = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+        let identity = self
+            .place
+            .path()
+            .join(format!("scheduler-{number}.identity"));
+        fs::copy(self.directory.scheduler_identity(), &identity)?;
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log(number))?;
+        // It ends with this process.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL"]).arg(program);
+        command.arg("--identity").arg(identity);
+        command.arg(format!("--listen={address}"));
+        command.arg(format!("--etcd={}", self.etcd.url()));
+        command.arg("--etcd-identity").arg(self.etcd.identity());
+        command.stdin(Stdio::null());
+        command.stdout(log.try_clone()?).stderr(log);
+        Ok(Scheduler {
+            command,
+            child: None,
+            address,
+        })
+    }
+
+    /// The log of the scheduler with this number.
+    pub(crate) fn log(&self, number: u32) -> PathBuf {
+        self.place.path().join(format!("scheduler-{number}.log"))
+    }
+
+    fn new_node(&self, number: u32, make: Make) -> anyhow::Result<SimNode> {
+        let (state_dir, now) = (self.place.path().join("node"), SystemTime::now());
+        Fabric::open_or_create(&state_dir, now)?;
+        let request = Fabric::request(&state_dir)?;
+        let member = Member::Node(vec![format!("rack=r{}", number % 16).parse()?]);
+        let signed = self.directory.sign(&request, &member, None, now)?;
+        let fabric = Fabric::accept(&state_dir, &signed.pem, now)?.fabric;
+        // The identity is in memory: no node reads its directory again.
+        fs::remove_dir_all(&state_dir)?;
+        let ip = switch::ip(number);
+        Ok(SimNode::new(number, ip, fabric, make, &self.invariants))
+    }
+
+    pub(crate) fn nodes(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(crate) fn start_node(&mut self, at: usize) -> anyhow::Result<()> {
+        let schedulers: Vec<SocketAddr> = self.schedulers.iter().map(|it| it.address).collect();
+        self.all[at].start(&self.switch, &schedulers)
+    }
+
+    pub(crate) fn signal_scheduler(&self, at: usize, signal: Signal) {
+        self.schedulers[at].signal(signal);
+    }
+
+    pub(crate) fn kill_scheduler(&mut self, at: usize) {
+        self.schedulers[at].dies();
+    }
+
+    pub(crate) fn start_scheduler(&mut self, at: usize) -> anyhow::Result<()> {
+        self.schedulers[at].start()
+    }
+
+    pub(crate) fn signal_etcd(&self, signal: Signal) {
+        if let Ok(pid) = i32::try_from(self.etcd.pid()) {
+            kill(Pid::from_raw(pid), signal).ok();
+        }
+    }
+
+    /// What all nodes have leased, as their journals have it.
+    pub(crate) fn held(&self) -> BTreeSet<Held> {
+        let of_one = |node: &SimNode| {
+            let (id, fabric) = (node.id, node.fabric());
+            let leases = node.disk.leases().into_iter();
+            leases.map(move |it| Held {
+                node_id: id,
+                // As its reports name it.
+                tenant: fabric.tenant_in_fabric(&it.tenant),
+                ..it
+            })
+        };
+        self.all.iter().flat_map(of_one).collect()
+    }
+
+    pub(crate) async fn operator(
+        &self,
+        scheduler: usize,
+    ) -> Result<Node, fabricbios_client::Error> {
+        let identity = Identity::load(self.directory.admin_identity())?;
+        let address = self.schedulers[scheduler].address.to_string();
+        Node::connect_patiently_async(&address, &identity, PATIENCE).await
+    }
+
+    /// A new identity of a tenant.
+    pub(crate) fn tenant(&self, name: &str) -> anyhow::Result<Identity> {
+        let key = rcgen::KeyPair::generate()?;
+        let csr = rcgen::CertificateParams::default().serialize_request(&key)?;
+        let request = IssueRequest {
+            tenant: name.to_owned(),
+            role: Role::Tenant,
+            valid_secs: 24 * 3600,
+            csr_der: csr.der().to_vec(),
+        };
+        let issued = self.directory.ca().issue(&request, SystemTime::now());
+        let Ok(Reply::Issued {
+            certificate_pem,
+            ca_pem,
+        }) = issued
+        else {
+            bail!("{issued:?}")
+        };
+        let path = self.place.path().join(format!("{name}.identity"));
+        fs::write(
+            &path,
+            format!("{certificate_pem}{}{ca_pem}", key.serialize_pem()),
+        )?;
+        Ok(Identity::load(&path)?)
+    }
+
+    /// Leases of the node with this number, that last for the whole run and have most of it.
+    pub(crate) async fn fill(&self, at: usize, leases: u32) -> anyhow::Result<()> {
+        let node = &self.all[at];
+        let bytes = node.make.mem[0] / 10 * 6 / u64::from(leases.max(1)) / 4096 * 4096;
+        for number in 0..leases {
+            let wanted = LeaseAllocRequest {
+                request_token: Some(RequestToken(fastrand::u128(1..))),
+                ..LeaseAllocRequest::new(ResourceType::Mem, bytes.max(4096), TERM_SECS)
+            };
+            let tenant = format!("t{}@{}", number % TENANTS, node.fabric().id());
+            let answer = node.ask(&tenant, Request::LeaseAlloc(wanted)).await?;
+            answer.with_context(|| format!("lease {number} of node {at}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Node 0 has sixteen times as much as the others, one in sixteen allows long terms, and one in ten has a wrong clock.
+fn make(number: u32, random: &mut fastrand::Rng) -> Make {
+    let times = if number == 0 { 16 } else { 1 };
+    let size = |random: &mut fastrand::Rng| times * random.u64(4..=16) * 64 * MIB;
+    Make {
+        mem: [size(random), size(random)],
+        block: size(random),
+        lease_secs_max: match number % 16 {
+            1 => LONG_TERM_SECS,
+            _ => TERM_SECS,
+        },
+        ahead_ms: match number % 10 {
+            3 => 3_600_000,
+            7 => -3_600_000,
+            _ => 0,
+        },
+    }
+}
+
+/// A directory in memory, if there is one: thousands of identities are made, each with several syncs.
+fn place(nodes: u32) -> anyhow::Result<tempfile::TempDir> {
+    let in_memory = Path::new("/dev/shm");
+    let place = match nodes > 100 && in_memory.is_dir() {
+        true => tempfile::tempdir_in(in_memory),
+        false => tempfile::tempdir(),
+    };
+    place.context("make a directory")
+}

@@ -1,0 +1,148 @@
+//! Many nodes in one process, with real schedulers and a real etcd, under faults that a seed chooses. The nodes have the
+//! daemon's own table, driver, control plane and reports; only their machines are simulated.
+//!
+//! `bench` measures over the same fleet.
+//!
+//! Read first: `invariants.rs`, what must hold; then `faults.rs`, what happens; then `node.rs`, what a node is.
+#![forbid(unsafe_code)]
+
+mod clients;
+mod faults;
+pub mod fleet;
+mod invariants;
+mod machine;
+pub mod node;
+mod switch;
+mod views;
+
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use clap::Parser;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use crate::{clients::Clients, faults::Faults, fleet::Fleet, invariants::Invariant};
+
+/// How long views may take to agree when all is healed, and leases to end behind their time, before the run has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A lease that is not over so long after its time is late.
+const LATE: Duration = Duration::from_secs(10);
+
+/// Run many nodes with schedulers and etcd, under faults
+#[derive(Clone, Debug, Parser)]
+#[command(name = "fleet-sim")]
+pub struct Options {
+    /// Nodes
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    pub nodes: u32,
+    /// Leases that are there from the beginning, over all nodes
+    #[arg(long, default_value_t = 2_000)]
+    pub leases: u32,
+    /// Schedulers
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=8))]
+    pub schedulers: u32,
+    /// Clients, which ask, renew and free meanwhile
+    #[arg(long, default_value_t = 16)]
+    pub clients: u32,
+    /// For how long faults come, seconds
+    #[arg(long, default_value_t = 30)]
+    pub secs: u64,
+    /// Chooses sizes, faults and requests [default: random]
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// The program fabricbios-scheduler
+    #[arg(long, value_name = "FILE")]
+    pub scheduler_program: PathBuf,
+}
+
+/// Runs the fleet, prints what happens, and returns whether every invariant holds. Must be called within a tokio runtime.
+///
+/// # Errors
+/// The fleet cannot be set up.
+pub async fn run(options: &Options) -> anyhow::Result<bool> {
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
+    let seed = options.seed.unwrap_or_else(|| fastrand::u64(..));
+    println!(
+        "{} nodes, {} leases, {} schedulers, {} clients, seed {seed}",
+        options.nodes, options.leases, options.schedulers, options.clients
+    );
+    let mut random = fastrand::Rng::with_seed(seed);
+    let begin = Instant::now();
+    let mut fleet = Fleet::start(options, &mut random)?;
+    println!("{:>6.1} s all nodes run", begin.elapsed().as_secs_f64());
+    let each = options.leases.div_ceil(options.nodes);
+    for at in 0..fleet.nodes() {
+        fleet.fill(at, each).await?;
+    }
+    println!(
+        "{:>6.1} s all leases are there",
+        begin.elapsed().as_secs_f64()
+    );
+    let whole = Instant::now();
+    all_agree(&fleet).await;
+    println!(
+        "{:>6.1} s all schedulers know them, {:.1} s after the last grant",
+        begin.elapsed().as_secs_f64(),
+        whole.elapsed().as_secs_f64()
+    );
+    let clients = Clients::start(&fleet, options.clients, seed)?;
+    let mut faults = Faults::new(seed);
+    faults
+        .run(&mut fleet, Duration::from_secs(options.secs))
+        .await?;
+    let healed = Instant::now();
+    let counts = clients.stop().await;
+    println!("{counts:?}");
+    all_agree(&fleet).await;
+    println!(
+        "views agree {:.1} s after the last fault was over",
+        healed.elapsed().as_secs_f64()
+    );
+    all_end(&fleet).await;
+    for (number, scheduler) in fleet.schedulers.iter().enumerate() {
+        let mib = scheduler.most_memory_kib().unwrap_or(0) / 1024;
+        println!("scheduler {number}: at most {mib} MiB since its last start");
+    }
+    let broken = fleet.invariants.broken();
+    if broken.is_empty() {
+        println!("every invariant holds");
+    } else {
+        println!(
+            "{} times an invariant was broken, first: {}",
+            broken.len(),
+            broken[0]
+        );
+        println!("again: cargo xtask fleet-sim --seed {seed} with the same numbers");
+    }
+    Ok(broken.is_empty())
+}
+
+async fn all_agree(fleet: &Fleet) {
+    for scheduler in 0..fleet.schedulers.len() {
+        if let Err(why) = views::agree(fleet, scheduler, PATIENCE).await {
+            let what = format!("scheduler {scheduler}: {why}");
+            fleet.invariants.breaks(Invariant::ViewsAgree, what);
+        }
+    }
+}
+
+/// No lease is there whose time was over a while ago.
+async fn all_end(fleet: &Fleet) {
+    let begin = Instant::now();
+    loop {
+        let late = fleet.all.iter().find_map(|node| {
+            let lease_id = node.disk.late(LATE)?;
+            Some(format!("lease {lease_id} of node {}", node.number()))
+        });
+        match late {
+            None => return,
+            Some(what) if begin.elapsed() > PATIENCE => {
+                return fleet.invariants.breaks(Invariant::LeasesEnd, what);
+            }
+            Some(_) => tokio::time::sleep(Duration::from_millis(200)).await,
+        }
+    }
+}
