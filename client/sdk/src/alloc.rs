@@ -12,6 +12,7 @@ use fabricbios_wire::{
 
 use crate::{
     Error, Node,
+    dial::CONNECT_TIMEOUT,
     link::END_TIMEOUT,
     passed_over::{PassedOver, comes_back, may_pass_over},
     patience::patiently,
@@ -164,14 +165,22 @@ impl Node {
             };
             let address = SocketAddr::from(it.endpoint);
             let is_last = at + 1 == asked.len();
-            let dial_within = (!is_last).then_some(DIAL_WITHIN);
-            let node = match self.other(address, it.node_id, dial_within) {
+            let dial_within = if is_last {
+                CONNECT_TIMEOUT
+            } else {
+                DIAL_WITHIN
+            };
+            let node = match self.other(address, it.node_id) {
                 Ok(node) => node,
                 Err(error) => return Ok(Err(error)),
             };
             let within = (self.answer_within).unwrap_or_else(|| grant_within(&request));
             let asked = node.answers_within(within);
-            let error = match asked.ask(&request, Duration::ZERO).await {
+            let answer = match node.reached(dial_within).await {
+                Ok(()) => asked.ask(&request, Duration::ZERO).await,
+                Err(error) => Err(error),
+            };
+            let error = match answer {
                 Ok(Answer::Lease(info)) => {
                     self.unanswering.forget(it.node_id);
                     return Ok(Ok(Granted { node, info: *info }));
@@ -184,7 +193,6 @@ impl Node {
                 Error::Unreachable { .. } => self.unanswering.add(it.node_id),
                 _ => self.unanswering.forget(it.node_id),
             }
-            node.close_async().await;
             tracing::debug!("node {address} did not grant the lease: {error}");
             if !may_pass_over(&error) {
                 let held = match error.may_have_happened() {

@@ -32,8 +32,6 @@ pub(crate) struct Dialler {
     node: String,
     config: ClientConfig,
     pin: Arc<Pin>,
-    /// Longest time for all addresses of the node together.
-    within: Duration,
 }
 
 /// A connection and the socket under it.
@@ -57,19 +55,13 @@ pub(crate) enum DialError {
 
 impl Dialler {
     /// `pin` is that of the configuration.
-    pub(crate) fn new(
-        node: &str,
-        crypto: QuicClientConfig,
-        pin: Arc<Pin>,
-        within: Duration,
-    ) -> Self {
+    pub(crate) fn new(node: &str, crypto: QuicClientConfig, pin: Arc<Pin>) -> Self {
         let mut config = ClientConfig::new(Arc::new(crypto));
         config.transport_config(Arc::new(transport()));
         Self {
             node: node.to_owned(),
             config,
             pin,
-            within,
         }
     }
 
@@ -78,12 +70,12 @@ impl Dialler {
         &self.node
     }
 
-    /// Tries the addresses of the node one after the other.
-    pub(crate) async fn dial(&self) -> Result<Connected, DialError> {
+    /// Tries the addresses of the node one after the other, within this time for all together.
+    pub(crate) async fn dial(&self, within: Duration) -> Result<Connected, DialError> {
         let addresses = address::resolve(&self.node)
             .await
             .map_err(DialError::Local)?;
-        let per_address = self.within / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+        let per_address = within / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
         let mut last = DialError::NoAnswer("it has no address".to_owned());
         for address in addresses {
             match timeout(per_address, self.dial_one(address)).await {

@@ -121,7 +121,7 @@ impl Node {
     /// # Errors
     /// If the identity cannot be used.
     pub fn reporting(&self, node: &FleetNode) -> Result<Self, Error> {
-        self.other(node.address, node.id, None)
+        self.other(node.address, node.id)
     }
 }
 

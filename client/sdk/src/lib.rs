@@ -128,6 +128,7 @@ mod kinds;
 mod lease;
 mod lease_json;
 mod link;
+mod links;
 mod node;
 mod passed_over;
 mod patience;

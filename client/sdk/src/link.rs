@@ -6,7 +6,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use fabricbios_wire::{
@@ -21,7 +21,7 @@ use tokio::{sync::Mutex as AsyncMutex, time::timeout};
 
 use crate::{
     Error, Identity,
-    dial::{Connected, DialError, Dialler, port_closes},
+    dial::{CONNECT_TIMEOUT, Connected, DialError, Dialler, port_closes},
     patience::{is_momentary, patiently},
     pin::Pin,
 };
@@ -33,6 +33,8 @@ pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(660);
 /// How long a node may take to grant a lease of blocks: the first one of an extent waits until that is zeroed.
 const GRANT_TIMEOUT: Duration = Duration::from_secs(86_400);
+/// A node that answered so short a time ago is taken to be there still.
+const HEARD: Duration = Duration::from_secs(1);
 /// How long closing may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(20);
 /// How long a stream for a session waits until the node allows one more.
@@ -53,6 +55,8 @@ pub(crate) struct Link {
     current: AsyncMutex<Option<Connected>>,
     next_request_id: AtomicU32,
     remote: Mutex<Option<SocketAddr>>,
+    /// When the node answered last.
+    heard: Mutex<Option<Instant>>,
 }
 
 /// Both directions of a stream, and the connection that it belongs to.
@@ -83,17 +87,17 @@ impl Link {
         node: &str,
         identity: &Identity,
         node_id: Option<NodeId>,
-        dial_within: Duration,
     ) -> Result<Self, Error> {
         let pin = Arc::new(Pin::new(node_id));
         let crypto = identity.client_config(Arc::clone(&pin))?;
         Ok(Self {
-            dialler: Dialler::new(node, crypto, Arc::clone(&pin), dial_within),
+            dialler: Dialler::new(node, crypto, Arc::clone(&pin)),
             pin,
             identity: identity.clone(),
             current: AsyncMutex::new(None),
             next_request_id: AtomicU32::new(1),
             remote: Mutex::new(None),
+            heard: Mutex::new(None),
         })
     }
 
@@ -211,24 +215,56 @@ impl Link {
         timeout(CLOSE_TIMEOUT, endpoint.wait_idle()).await.ok();
     }
 
+    /// Connects, unless the node was heard a moment ago or answers a PING over its connection. Within this time for all.
+    pub(crate) async fn reach(&self, within: Duration) -> Result<(), Error> {
+        let reached = timeout(within, self.reach_at_last(within)).await;
+        reached.unwrap_or_else(|_late| {
+            let why = format!("no answer within {within:?}");
+            Err(self.unreachable(why, false))
+        })
+    }
+
+    async fn reach_at_last(&self, within: Duration) -> Result<(), Error> {
+        let (connection, fresh) = self.connection_within(within).await?;
+        let heard = *self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        if fresh || heard.is_some_and(|it| it.elapsed() < HEARD) {
+            return Ok(());
+        }
+        let half = within / 2;
+        let ping = self.exchange(&connection, &Request::Ping(0), half);
+        if let Ok(Ok(_)) = timeout(half, ping).await {
+            return Ok(());
+        }
+        // The node may have been started anew, or is slow: requests that wait for an answer keep their connection.
+        let mut current = self.current.lock().await;
+        *current = Some(self.dial(half).await?);
+        Ok(())
+    }
+
     /// The connection, and whether it is new.
     async fn connection(&self) -> Result<(Connection, bool), Error> {
+        self.connection_within(CONNECT_TIMEOUT).await
+    }
+
+    async fn connection_within(&self, within: Duration) -> Result<(Connection, bool), Error> {
         let mut current = self.current.lock().await;
         if let Some(Connected { connection, .. }) = &*current
             && connection.close_reason().is_none()
         {
             return Ok((connection.clone(), false));
         }
-        let connected = self
-            .dialler
-            .dial()
-            .await
-            .map_err(|problem| self.dial_error(problem))?;
-        *self.remote.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some(connected.connection.remote_address());
+        let connected = self.dial(within).await?;
         let connection = connected.connection.clone();
         *current = Some(connected);
         Ok((connection, true))
+    }
+
+    async fn dial(&self, within: Duration) -> Result<Connected, Error> {
+        let connected = self.dialler.dial(within).await;
+        let connected = connected.map_err(|problem| self.dial_error(problem))?;
+        *self.remote.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(connected.connection.remote_address());
+        Ok(connected)
     }
 
     /// Sends a request and waits for its answer, or until the daemon has ended; then the connection is closed.
@@ -264,6 +300,7 @@ impl Link {
             Ok(read) => read?,
             Err(_) => return Err(Lost::Silence(limit)),
         };
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         let answer = decode_answer(&header, &bytes)
             .map_err(|rejected| Lost::Protocol(rejected.refusal().message))?;
         Ok(answer.map_err(Error::from))

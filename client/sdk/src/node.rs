@@ -6,8 +6,8 @@ use fabricbios_wire::{LeaseInfo, NodeId, Reply, Request};
 
 use crate::{
     DEFAULT_NODE, ENV_NODE, ENV_NODE_ID, Error, Identity,
-    dial::CONNECT_TIMEOUT,
     link::{ANSWER_TIMEOUT, END_TIMEOUT, Link, Stream},
+    links::Links,
     routes::Routes,
     runtime::{run, wait},
     tried::Unanswering,
@@ -19,6 +19,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Node {
     link: Arc<Link>,
+    /// To the nodes that this scheduler names.
+    links: Arc<Links>,
     pub(crate) routes: Arc<Routes>,
     pub(crate) unanswering: Arc<Unanswering>,
     pub(crate) patience: Duration,
@@ -61,7 +63,8 @@ impl Node {
         node_id: Option<NodeId>,
     ) -> Result<Self, Error> {
         Ok(Self {
-            link: Arc::new(Link::new(node, identity, node_id, CONNECT_TIMEOUT)?),
+            link: Arc::new(Link::new(node, identity, node_id)?),
+            links: Arc::default(),
             routes: Arc::default(),
             unanswering: Arc::default(),
             patience: Duration::ZERO,
@@ -70,21 +73,25 @@ impl Node {
     }
 
     /// Another node, with the identity, the patience and the limit of answers of this one, which is [`END_TIMEOUT`] if none is
-    /// set: a scheduler may name a node that never answers. It is connected with the first request. `dial_within`: how long connecting may take; `None`: as long as for any node.
-    pub(crate) fn other(
-        &self,
-        address: SocketAddr,
-        node_id: NodeId,
-        dial_within: Option<Duration>,
-    ) -> Result<Self, Error> {
-        let (address, identity) = (address.to_string(), self.link.identity());
-        let within = dial_within.unwrap_or(CONNECT_TIMEOUT);
+    /// set: a scheduler may name a node that never answers. It is connected with the first request, or is already: handles of
+    /// one node share a connection.
+    pub(crate) fn other(&self, address: SocketAddr, node_id: NodeId) -> Result<Self, Error> {
+        let identity = self.link.identity();
+        let make = || Link::new(&address.to_string(), identity, Some(node_id));
         Ok(Self {
-            link: Arc::new(Link::new(&address, identity, Some(node_id), within)?),
+            link: self.links.of((node_id, address), make)?,
+            links: Arc::default(),
             routes: Arc::default(),
             answer_within: self.answer_within.or(Some(END_TIMEOUT)),
             ..self.clone()
         })
+    }
+
+    /// Connects, or finds out whether the node at the other end of the connection is still there: a request that it may have
+    /// taken could not go to another node.
+    pub(crate) async fn reached(&self, within: Duration) -> Result<(), Error> {
+        let link = Arc::clone(&self.link);
+        run(async move { link.reach(within).await }).await
     }
 
     /// Connects to a node, blocking.
@@ -239,9 +246,12 @@ impl Node {
         for node in self.routes.take() {
             Box::pin(node.close_async()).await;
         }
-        let link = Arc::clone(&self.link);
+        let mut links = self.links.take();
+        links.push(Arc::clone(&self.link));
         let closing = run(async move {
-            link.close().await;
+            for link in links {
+                link.close().await;
+            }
             Ok(())
         });
         if let Err(error) = closing.await {

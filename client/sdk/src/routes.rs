@@ -39,15 +39,6 @@ impl Routes {
         }
     }
 
-    /// The connected handle of this node, if there is one.
-    fn node(&self, candidate: &Candidate) -> Option<Node> {
-        let address = SocketAddr::from(candidate.endpoint).to_string();
-        let routes = self.lock();
-        let is_it = |node: &Node| node.id() == Some(candidate.node_id) && node.address() == address;
-        let route = routes.iter().find(|(_, node)| is_it(node));
-        route.map(|(_, node)| node.clone())
-    }
-
     /// Forgets all, and returns the nodes.
     pub(crate) fn take(&self) -> Vec<Node> {
         let routes = std::mem::take(&mut *self.lock());
@@ -102,23 +93,16 @@ impl Node {
         candidates: &[Candidate],
     ) -> Result<Reply, Error> {
         let (mut having, mut last) = (Vec::new(), None);
-        let dial_within = (candidates.len() > 1).then_some(DIAL_WITHIN);
         for it in candidates {
             let address = SocketAddr::from(it.endpoint);
-            let node = match self.routes.node(it) {
-                Some(node) => node.as_patient_as(self),
-                None => self.other(address, it.node_id, dial_within)?,
+            let node = self.other(address, it.node_id)?;
+            let has_it = match candidates {
+                [_] => Ok(()),
+                _ => node.says_that_it_has(id).await,
             };
-            if candidates.len() > 1
-                && let Err(error) = node
-                    .answers_within(PROBE)
-                    .call_here(Request::LeaseQuery(id))
-                    .await
-                && is_elsewhere(&error)
-            {
-                last = Some(self.names(&node, error));
-            } else {
-                having.push(node);
+            match has_it {
+                Err(error) if is_elsewhere(&error) => last = Some(self.names(&node, error)),
+                _ => having.push(node),
             }
         }
         let node = match &having[..] {
@@ -144,6 +128,12 @@ impl Node {
                 answer
             }
         }
+    }
+
+    async fn says_that_it_has(&self, id: LeaseId) -> Result<(), Error> {
+        self.reached(DIAL_WITHIN).await?;
+        let asked = self.answers_within(PROBE);
+        asked.call_here(Request::LeaseQuery(id)).await.map(drop)
     }
 
     fn names(&self, node: &Self, error: Error) -> Error {
