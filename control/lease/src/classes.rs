@@ -3,10 +3,10 @@
 
 use alloc::format;
 
-use fabricbios_wire::{LeaseAllocRequest, LeaseTerms, Refusal, ResourceType};
+use fabricbios_wire::{LeaseAllocRequest, LeaseTerms, ResourceType};
 
 use crate::{
-    ClassState, Holding, Need, Offered, OfferedClass,
+    ClassState, Holding, Need, Offered, OfferedClass, Refuses, Wordless,
     kinds::rules,
     resource::Resource,
     standing::{invalid, not_allowed},
@@ -14,16 +14,16 @@ use crate::{
 
 impl dyn Offered + '_ {
     /// The class that a lease for this request gets. `None`: the resource has no classes.
-    pub(crate) fn class(&self, request: &LeaseAllocRequest) -> Result<Option<u8>, Refusal> {
+    pub(crate) fn class<R: Refuses>(&self, request: &LeaseAllocRequest) -> Result<Option<u8>, R> {
         let (id, rules) = (self.id(), rules(&request.terms));
         let asked = rules.class();
         let Some(offer) = self.classes() else {
             return match asked {
                 None => Ok(None),
-                Some(class) => Err(invalid(format!(
-                    "{} cannot be had: resource {id} has no classes",
-                    rules.class_name(class)
-                ))),
+                Some(class) => Err(R::with(invalid, || {
+                    let name = rules.class_name(class);
+                    format!("{name} cannot be had: resource {id} has no classes")
+                })),
             };
         };
         let class = asked.unwrap_or(offer.default);
@@ -33,18 +33,20 @@ impl dyn Offered + '_ {
             None => " (this node's default)",
         };
         let name = || format!("{}{by}", rules.class_name(class));
-        let cannot = |why| format!("{} cannot be enforced for resource {id}: {why}", name());
+        let cannot = |why: &str| {
+            R::with(invalid, || {
+                format!("{} cannot be enforced for resource {id}: {why}", name())
+            })
+        };
         match classes.find(|it| it.class == class).map(|it| &it.state) {
-            Some(ClassState::Forbidden(why)) => Err(not_allowed(format!(
-                "{} is not allowed for resource {id}: {why}",
-                name()
-            ))),
-            Some(ClassState::Implied(why)) if asked.is_some() => Err(invalid(format!(
-                "{} cannot be named for resource {id}: {why}",
-                name()
-            ))),
-            Some(ClassState::Refused(why)) => Err(invalid(cannot(&**why))),
-            None => Err(invalid(cannot("the resource does not know it"))),
+            Some(ClassState::Forbidden(why)) => Err(R::with(not_allowed, || {
+                format!("{} is not allowed for resource {id}: {why}", name())
+            })),
+            Some(ClassState::Implied(why)) if asked.is_some() => Err(R::with(invalid, || {
+                format!("{} cannot be named for resource {id}: {why}", name())
+            })),
+            Some(ClassState::Refused(why)) => Err(cannot(why)),
+            None => Err(cannot("the resource does not know it")),
             Some(ClassState::Enforced | ClassState::BestEffort | ClassState::Implied(_)) => {
                 rules.check_class(class)?;
                 Ok(Some(class))
@@ -54,10 +56,10 @@ impl dyn Offered + '_ {
 
     /// What a lease for this request takes.
     pub(crate) fn need(&self, request: &LeaseAllocRequest) -> Need {
-        let (class, rules) = (self.class(request).ok().flatten(), rules(&request.terms));
+        let (class, rules) = (self.class::<Wordless>(request), rules(&request.terms));
         Need {
             amount: request.capacity,
-            holding: rules.holding(class),
+            holding: rules.holding(class.ok().flatten()),
             explicit: rules.explicit(),
         }
     }

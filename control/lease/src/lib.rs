@@ -63,6 +63,7 @@ mod tenants;
 mod time;
 mod timers;
 mod verdict;
+mod wordless;
 
 pub use change_log::{Changes, LeaseSummary, LogPosition};
 pub use config::{Policy, Profile};
@@ -90,3 +91,4 @@ pub use step::{Step, StepError};
 pub use table::{Asked, LeaseTable};
 pub use time::*;
 pub use verdict::{Chosen, Filter, NodeLimits, Removed, Sight};
+pub use wordless::{Refuses, Wordless};

@@ -5,16 +5,16 @@ use alloc::{format, string::String, vec::Vec};
 use fabricbios_wire::{LeaseAllocRequest, LeaseError, Refusal, RefusalClass, ResourceId};
 
 use crate::{
-    Filter, Holding, Offered, Removed, Shortage, Sight, When, kinds::rules, standing::busy,
+    Filter, Holding, Offered, Refuses, Removed, Shortage, Sight, When, kinds::rules, standing::busy,
 };
 
 impl Sight<'_> {
     /// Refuses for lack of room, and says the most that a lease can get: of the named resource, or of any that fits.
-    pub(crate) fn check_room(
+    pub(crate) fn check_room<R: Refuses>(
         &self,
         chosen: &dyn Offered,
         request: &LeaseAllocRequest,
-    ) -> Result<(), Removed> {
+    ) -> Result<(), Removed<R>> {
         if chosen.most(When::Now, chosen.need(request)) >= request.capacity {
             return Ok(());
         }
@@ -29,7 +29,11 @@ impl Sight<'_> {
         match chosen.occupied(request).filter(|_| !never) {
             Some(occupied) => Err(occupied),
             None => {
-                let refusal = too_little(chosen, request, most(When::Now), usable);
+                let words = || too_little(chosen, request, most(When::Now), usable);
+                let refusal = match never {
+                    true => R::with(never_enough, words),
+                    false => R::with(exhausted, words),
+                };
                 Err(Filter::Capacity.removes()(refusal))
             }
         }
@@ -42,11 +46,7 @@ fn too_little(
     request: &LeaseAllocRequest,
     longest: u64,
     usable: u64,
-) -> Refusal {
-    let class = match request.capacity > usable {
-        true => RefusalClass::Permanent,
-        false => RefusalClass::Transient,
-    };
+) -> String {
     // A resource without the dimension ignores it.
     let explicit = rules(&request.terms).explicit().and_then(|it| {
         let mut dimensions = chosen.dimensions(When::Empty).into_iter();
@@ -58,11 +58,10 @@ fn too_little(
         None => format!("any {} here", request.resource_type()),
     };
     if let Some((it, all)) = explicit.as_ref().filter(|(it, all)| it.amount > *all) {
-        let why = format!(
+        return format!(
             "asked for {} {}; {place} has {all}",
             it.amount, it.dimension
         );
-        return Refusal::new(LeaseError::CapacityExceeded, RefusalClass::Permanent, why);
     }
     let explicit =
         explicit.map(|(it, all)| format!(" with {} of {all} {}", it.amount, it.dimension));
@@ -76,15 +75,14 @@ fn too_little(
         u64::MAX => String::new(),
         _ => format!(", and {} when all of it is free", told(usable)),
     };
-    let message = format!(
+    format!(
         "asked for {}{}; the most that one lease can get of {place} is {} now{when_free}{}{}",
         told(request.capacity),
         explicit.unwrap_or_default(),
         told(longest),
         all_leased.unwrap_or_default(),
         missing.unwrap_or_default()
-    );
-    Refusal::new(LeaseError::CapacityExceeded, class, message)
+    )
 }
 
 impl dyn Offered + '_ {
@@ -98,46 +96,54 @@ impl dyn Offered + '_ {
 
     /// Why a device that could meet the request has no room for it: which leases have it, or which amounts they have
     /// used up. `None` for other resources.
-    fn occupied(&self, request: &LeaseAllocRequest) -> Option<Removed> {
+    fn occupied<R: Refuses>(&self, request: &LeaseAllocRequest) -> Option<Removed<R>> {
         let (id, need, is_alone) = (self.id(), self.need(request), self.is_held_alone()?);
         let (by, refusal) = match is_alone {
             _ if !self.can_be_shared() => (
                 Filter::Exclusivity,
-                exhausted(format!(
-                    "resource {id} is held by another lease, and its leases do not share it: try again when that lease is \
-                     over"
-                )),
+                R::with(exhausted, || {
+                    format!(
+                        "resource {id} is held by another lease, and its leases do not share it: try again when that \
+                         lease is over"
+                    )
+                }),
             ),
             true => (
                 Filter::Exclusivity,
-                busy(format!(
-                    "resource {id} is held by another lease that has it alone: try again when that lease is over"
-                )),
+                R::with(busy, || {
+                    format!(
+                        "resource {id} is held by another lease that has it alone: try again when that lease is over"
+                    )
+                }),
             ),
             false if need.holding != Holding::Shared => (
                 Filter::Exclusivity,
-                busy(format!(
-                    "resource {id} is shared by other leases, and a lease of this class has it alone: try again when they \
-                     are over, or ask for a class that shares it"
-                )),
+                R::with(busy, || {
+                    format!(
+                        "resource {id} is shared by other leases, and a lease of this class has it alone: try again \
+                         when they are over, or ask for a class that shares it"
+                    )
+                }),
             ),
-            false => {
-                let shortages = self.shortages(need);
-                let refusal = exhausted(format!(
-                    "asked for {}, and too little is left of resource {id}{}; try again when one of its leases is over, or \
-                     ask for less{}",
-                    amount_told(request, request.capacity),
-                    shortages_told(request, &shortages),
+            false => (
+                Filter::Capacity,
+                R::with(exhausted, || {
+                    let shortages = self.shortages(need);
                     // What the request did not name follows from its capacity.
-                    match (need.explicit, &shortages[..]) {
+                    let hint = match (need.explicit, &shortages[..]) {
                         (None, [one]) if !one.is_first => {
                             format!(": of its {}, a lease can name its number", one.name)
                         }
                         _ => String::new(),
-                    }
-                ));
-                (Filter::Capacity, refusal)
-            }
+                    };
+                    format!(
+                        "asked for {}, and too little is left of resource {id}{}; try again when one of its leases is \
+                         over, or ask for less{hint}",
+                        amount_told(request, request.capacity),
+                        shortages_told(request, &shortages),
+                    )
+                }),
+            ),
         };
         Some(by.removes()(refusal))
     }
@@ -166,9 +172,12 @@ fn amount_told(request: &LeaseAllocRequest, amount: u64) -> String {
 
 /// Too little of the resource is free now.
 fn exhausted(message: String) -> Refusal {
-    Refusal::new(
-        LeaseError::CapacityExceeded,
-        RefusalClass::Transient,
-        message,
-    )
+    let class = RefusalClass::Transient;
+    Refusal::new(LeaseError::CapacityExceeded, class, message)
+}
+
+/// The resource has too little, also when all of it is free.
+fn never_enough(message: String) -> Refusal {
+    let class = RefusalClass::Permanent;
+    Refusal::new(LeaseError::CapacityExceeded, class, message)
 }

@@ -2,9 +2,9 @@
 
 use alloc::{format, string::String, vec::Vec};
 
-use fabricbios_wire::{LeaseAllocRequest, Refusal, Transport};
+use fabricbios_wire::{LeaseAllocRequest, Transport};
 
-use crate::{Offered, kinds::rules, standing::invalid};
+use crate::{Offered, Refuses, kinds::rules, standing::invalid};
 
 /// Whether leases over this transport have a key for datagrams.
 pub(crate) fn takes_datagrams(transport: Transport) -> bool {
@@ -13,13 +13,13 @@ pub(crate) fn takes_datagrams(transport: Transport) -> bool {
 
 impl dyn Offered + '_ {
     /// The transport of a lease; `None` if leases of this resource have none; else a refusal that says why none fits.
-    pub(crate) fn check_transport(
+    pub(crate) fn check_transport<R: Refuses>(
         &self,
         request: &LeaseAllocRequest,
-    ) -> Result<Option<Transport>, Refusal> {
+    ) -> Result<Option<Transport>, R> {
         match self.fits(request) {
             true => Ok(self.transport(request)),
-            false => Err(invalid(self.why_no_transport(request))),
+            false => Err(R::with(invalid, || self.why_no_transport(request))),
         }
     }
 

@@ -171,7 +171,7 @@ impl LeaseTable {
                 )
             });
         }
-        self.limits().check_term(secs)?;
+        self.limits().check_term::<Refusal>(secs)?;
         self.check_still_allowed(lease)?;
         // No rotation while the old key still works: the key is new already.
         let rotates =

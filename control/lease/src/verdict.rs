@@ -12,7 +12,7 @@ use fabricbios_wire::{
 };
 
 use crate::{
-    Offered, Profile, When,
+    Offered, Profile, Refuses, When, Wordless,
     kinds::rules,
     standing::{fenced, invalid, not_allowed, not_found, unavailable},
 };
@@ -64,18 +64,18 @@ impl Filter {
         }
     }
 
-    pub(crate) fn removes(self) -> impl FnOnce(Refusal) -> Removed {
+    pub(crate) fn removes<R>(self) -> impl FnOnce(R) -> Removed<R> {
         move |refusal| Removed { by: self, refusal }
     }
 }
 
 /// Why a request cannot be met.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Removed {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Removed<R = Refusal> {
     /// What it has failed at.
     pub by: Filter,
     /// The refusal of the table.
-    pub refusal: Refusal,
+    pub refusal: R,
 }
 
 impl From<Removed> for Refusal {
@@ -109,7 +109,10 @@ impl<'a> Sight<'a> {
     ///
     /// # Errors
     /// The request cannot be met: why.
-    pub fn verdict(&self, request: &LeaseAllocRequest) -> Result<Chosen<'a>, Removed> {
+    pub fn verdict<R: Refuses>(
+        &self,
+        request: &LeaseAllocRequest,
+    ) -> Result<Chosen<'a>, Removed<R>> {
         self.check_request(request)?;
         let chosen = self.choose(request)?;
         self.check_room(chosen.resource, request)?;
@@ -117,36 +120,38 @@ impl<'a> Sight<'a> {
     }
 
     /// Checks what no resource can change.
-    pub(crate) fn check_request(&self, request: &LeaseAllocRequest) -> Result<(), Removed> {
+    pub(crate) fn check_request<R: Refuses>(
+        &self,
+        request: &LeaseAllocRequest,
+    ) -> Result<(), Removed<R>> {
         let checked = self.limits.check(request);
         checked.map_err(Filter::Terms.removes())?;
         self.check_offered(request).map_err(Filter::Kind.removes())
     }
 
     /// Refuses a kind that is not offered on this node, and a named resource of another kind.
-    fn check_offered(&self, request: &LeaseAllocRequest) -> Result<(), Refusal> {
+    fn check_offered<R: Refuses>(&self, request: &LeaseAllocRequest) -> Result<(), R> {
         let kind = request.resource_type();
         let named = request.resource_id.and_then(|id| self.resource(id));
         if let Some(named) = named.filter(|it| it.kind() != kind) {
             let why = rules(&request.terms).not_of(named.kind());
             let why = why.unwrap_or("name another resource, or ask for a lease of that type");
-            return Err(invalid(format!(
-                "resource {} is of type {}, and the request is for {kind}: {why}",
-                named.id(),
-                named.kind()
-            )));
+            let (id, other) = (named.id(), named.kind());
+            return Err(R::with(invalid, || {
+                format!("resource {id} is of type {other}, and the request is for {kind}: {why}")
+            }));
         }
         if self.resources.iter().any(|it| it.kind() == kind) {
             return Ok(());
         }
         if self.limits.detected.contains(&kind) {
-            return Err(not_allowed(format!(
-                "this node has {kind} but its operator offers none of it for lease"
-            )));
+            return Err(R::with(not_allowed, || {
+                format!("this node has {kind} but its operator offers none of it for lease")
+            }));
         }
-        Err(invalid(format!(
-            "this node has no {kind} to lease; see its inventory"
-        )))
+        Err(R::with(invalid, || {
+            format!("this node has no {kind} to lease; see its inventory")
+        }))
     }
 
     fn resource(&self, id: ResourceId) -> Option<&'a dyn Offered> {
@@ -156,7 +161,10 @@ impl<'a> Sight<'a> {
     /// Chooses the named resource, or the tightest fit among the resources of the kind, and finds the transport and
     /// the class. Resources that can never meet the request come last, so that a refusal is permanent only if the
     /// request can never be met.
-    pub(crate) fn choose(&self, request: &LeaseAllocRequest) -> Result<Chosen<'a>, Removed> {
+    pub(crate) fn choose<R: Refuses>(
+        &self,
+        request: &LeaseAllocRequest,
+    ) -> Result<Chosen<'a>, Removed<R>> {
         let of_kind = self.resources.iter().copied();
         let of_kind = of_kind.filter(|it| it.kind() == request.resource_type());
         let chosen = match request.resource_id {
@@ -165,10 +173,10 @@ impl<'a> Sight<'a> {
         };
         let Some(resource) = chosen else {
             let id = request.resource_id.unwrap_or(ResourceId(0));
-            return Err(Filter::Kind.removes()(not_found(format!(
-                "no resource {id} of type {} is offered here",
-                request.resource_type()
-            ))));
+            let kind = request.resource_type();
+            return Err(Filter::Kind.removes()(R::with(not_found, || {
+                format!("no resource {id} of type {kind} is offered here")
+            })));
         };
         let healthy = resource.check_health();
         healthy.map_err(Filter::Health.removes())?;
@@ -180,7 +188,7 @@ impl<'a> Sight<'a> {
         terms.map_err(Filter::Terms.removes())?;
         if request.rotate_on_renew && transport.is_none() {
             let why = "rotation on renewal needs a key, and leases of this resource have none";
-            return Err(Filter::Terms.removes()(invalid(why)));
+            return Err(Filter::Terms.removes()(R::with(invalid, || why.into())));
         }
         Ok(Chosen {
             resource,
@@ -203,57 +211,60 @@ impl NodeLimits<'_> {
     ///
     /// # Errors
     /// The request cannot be met, whatever is on offer.
-    pub fn check(&self, request: &LeaseAllocRequest) -> Result<(), Refusal> {
+    pub fn check<R: Refuses>(&self, request: &LeaseAllocRequest) -> Result<(), R> {
         if request.capacity == 0 {
-            return Err(invalid("capacity=0; ask for at least 1"));
+            let why = "capacity=0; ask for at least 1";
+            return Err(R::with(invalid, || why.into()));
         }
         self.check_term(request.lease_secs)?;
         let (grace, max) = (request.grace_secs, self.grace_secs_max);
         if grace > max {
-            return Err(not_allowed(format!(
-                "grace_secs={grace}; this node allows {max} at most"
-            )));
+            return Err(R::with(not_allowed, || {
+                format!("grace_secs={grace}; this node allows {max} at most")
+            }));
         }
         // Terms that belong to another kind are never ignored.
         if let Some(terms) = request.foreign.first() {
-            return Err(invalid(rules(terms).foreign_to(request.resource_type())));
+            let kind = request.resource_type();
+            return Err(R::with(invalid, || rules(terms).foreign_to(kind)));
         }
         rules(&request.terms).check(request.capacity, self.profile)?;
         check_grace(request)?;
         match request.terms {
-            LeaseTerms::Other(kind) => Err(invalid(format!(
-                "resources of type {kind} are advertised, never leased"
-            ))),
+            LeaseTerms::Other(kind) => Err(R::with(invalid, || {
+                format!("resources of type {kind} are advertised, never leased")
+            })),
             _ => Ok(()),
         }
     }
 
     /// Checks a term, also at a renewal.
-    pub(crate) fn check_term(&self, secs: u32) -> Result<(), Refusal> {
+    pub(crate) fn check_term<R: Refuses>(&self, secs: u32) -> Result<(), R> {
         if secs == 0 {
-            return Err(invalid(
-                "lease_secs=0; there is no infinite lease, ask for at least 1",
-            ));
+            let why = "lease_secs=0; there is no infinite lease, ask for at least 1";
+            return Err(R::with(invalid, || why.into()));
         }
         let max = self.lease_secs_max;
         if secs > max {
-            return Err(not_allowed(format!(
-                "lease_secs={secs}; this node allows {max} at most: ask for less and renew"
-            )));
+            return Err(R::with(not_allowed, || {
+                format!("lease_secs={secs}; this node allows {max} at most: ask for less and renew")
+            }));
         }
         Ok(())
     }
 }
 
 /// Refuses a grace time where there are no contents to keep.
-fn check_grace(request: &LeaseAllocRequest) -> Result<(), Refusal> {
+fn check_grace<R: Refuses>(request: &LeaseAllocRequest) -> Result<(), R> {
     let (kind, grace) = (request.resource_type(), request.grace_secs);
     if grace == 0 || rules(&request.terms).keeps_contents() {
         return Ok(());
     }
-    Err(invalid(format!(
-        "grace_secs={grace}; a lease of {kind} has no contents to keep after its term: leave the grace time out"
-    )))
+    Err(R::with(invalid, || {
+        format!(
+            "grace_secs={grace}; a lease of {kind} has no contents to keep after its term: leave the grace time out"
+        )
+    }))
 }
 
 impl dyn Offered + '_ {
@@ -286,36 +297,41 @@ impl dyn Offered + '_ {
 
     /// Whether the resource has the transport, the class and the VLAN of the request.
     fn suits(&self, request: &LeaseAllocRequest) -> bool {
-        self.fits(request) && self.class(request).is_ok() && self.check_vlan(&request.terms).is_ok()
+        let has_class = self.class::<Wordless>(request).is_ok();
+        has_class && self.fits(request) && self.check_vlan::<Wordless>(&request.terms).is_ok()
     }
 
-    fn check_health(&self) -> Result<(), Refusal> {
+    fn check_health<R: Refuses>(&self) -> Result<(), R> {
         let id = self.id();
         if let Some(why) = self.absence() {
-            return Err(unavailable(format!(
-                "resource {id} cannot be had at the moment: {why}; lease elsewhere, or ask the node's operator"
-            )));
+            return Err(R::with(unavailable, || {
+                format!(
+                    "resource {id} cannot be had at the moment: {why}; lease elsewhere, or ask the node's operator"
+                )
+            }));
         }
         if let Some(why) = self.failure() {
-            return Err(fenced(format!(
-                "resource {id} has failed: {why}; lease elsewhere, or ask the node's operator"
-            )));
+            return Err(R::with(fenced, || {
+                format!(
+                    "resource {id} has failed: {why}; lease elsewhere, or ask the node's operator"
+                )
+            }));
         }
         match self.is_fenced() {
-            true => Err(fenced(format!(
-                "resource {id} is fenced; an operator must clear it"
-            ))),
+            true => Err(R::with(fenced, || {
+                format!("resource {id} is fenced; an operator must clear it")
+            })),
             false => Ok(()),
         }
     }
 
     /// Refuses an untagged lease where its tenant could tag frames itself.
-    pub(crate) fn check_vlan(&self, terms: &LeaseTerms) -> Result<(), Refusal> {
+    pub(crate) fn check_vlan<R: Refuses>(&self, terms: &LeaseTerms) -> Result<(), R> {
         match self.needs_vlan() {
-            Some(why) if rules(terms).is_untagged() => Err(invalid(format!(
-                "resource {} gives no untagged lease: {why}; ask for a VLAN",
-                self.id()
-            ))),
+            Some(why) if rules(terms).is_untagged() => Err(R::with(invalid, || {
+                let id = self.id();
+                format!("resource {id} gives no untagged lease: {why}; ask for a VLAN")
+            })),
             _ => Ok(()),
         }
     }

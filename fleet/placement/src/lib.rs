@@ -9,6 +9,7 @@
 mod affinity;
 mod explain;
 mod leases;
+mod left_out;
 mod members;
 mod offer;
 mod place;

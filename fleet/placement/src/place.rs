@@ -1,15 +1,14 @@
 //! Which nodes may grant a request: filter ([`crate::Shadow`]), then order ([`crate::score`]). Isolation and transport only
 //! filter, and are never weakened (001 §6.3).
 
-use std::{cmp::Reverse, collections::BTreeMap};
-
-use fabricbios_lease::{Filter, NodeLimits, Offered, Removed, named_class};
+use fabricbios_lease::{NodeLimits, Offered, Refuses, Removed, Wordless, named_class};
 use fabricbios_wire::{
     CANDIDATES_MAX, Candidate, LeaseAllocRequest, LeaseError, NodeId, Refusal, RefusalClass,
 };
 
 use crate::{
     Asking, Offer, View,
+    left_out::{By, Left, LeftOut},
     score::{Wishes, mixed},
     view::Member,
 };
@@ -27,87 +26,6 @@ pub(crate) enum Look {
 
 /// Nodes, each with one resource.
 pub(crate) type Ranked<'a> = Vec<(&'a Member, &'a Offer)>;
-
-/// What leaves a node out, from the farthest from a lease to the nearest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum By {
-    /// The request itself: the node was tried, and refused for good.
-    Request,
-    /// A required affinity.
-    Affinity,
-    /// What its table would say.
-    Table(Filter),
-}
-
-impl By {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Request => "the request",
-            Self::Affinity => "affinity",
-            Self::Table(filter) => filter.name(),
-        }
-    }
-}
-
-/// A node that cannot grant the request, and why.
-struct Left {
-    by: By,
-    refusal: Refusal,
-}
-
-impl Left {
-    /// Other nodes may come that are not left out so.
-    fn for_now(by: By, why: &str) -> Self {
-        let refusal = Refusal::new(LeaseError::Unavailable, RefusalClass::Transient, why);
-        Self { by, refusal }
-    }
-
-    /// What a table would say counts before what the request itself leaves out. Transient comes before policy, and policy before permanent. Of transient ones a device that becomes free comes
-    /// first, because a client waits for it; then the node that is the nearest to a lease.
-    fn weight(&self) -> impl Ord + use<> {
-        let class = match self.refusal.class {
-            RefusalClass::Transient => 2,
-            RefusalClass::Policy => 1,
-            RefusalClass::Permanent => 0,
-        };
-        let is_busy = self.refusal.error == LeaseError::ResourceBusy;
-        let is_of_table = matches!(self.by, By::Table(_));
-        (is_of_table, class, is_busy, self.by)
-    }
-}
-
-impl From<Removed> for Left {
-    fn from(Removed { by, refusal }: Removed) -> Self {
-        let by = By::Table(by);
-        Self { by, refusal }
-    }
-}
-
-/// The nodes that cannot grant a request.
-#[derive(Default)]
-pub(crate) struct LeftOut {
-    /// How many by each filter.
-    by: BTreeMap<Reverse<By>, usize>,
-    /// The one whose refusal counts for all.
-    last_word: Option<(NodeId, Left)>,
-}
-
-impl LeftOut {
-    fn add(&mut self, node_id: NodeId, left: Left) {
-        *self.by.entry(Reverse(left.by)).or_default() += 1;
-        let last = self.last_word.as_ref();
-        if last.is_none_or(|(_, last)| left.weight() > last.weight()) {
-            self.last_word = Some((node_id, left));
-        }
-    }
-
-    /// Such as `1 by capacity, 2 by kind`; the filter that is the nearest to a lease comes first.
-    pub(crate) fn told(&self) -> String {
-        let told = self.by.iter();
-        let told = told.map(|(Reverse(by), count)| format!("{count} by {}", by.name()));
-        told.collect::<Vec<_>>().join(", ")
-    }
-}
 
 impl View {
     /// The nodes that may grant the request of somebody without leases, see [`View::place_for`].
@@ -151,7 +69,7 @@ impl View {
         look: Look,
     ) -> Result<(Ranked<'a>, LeftOut, Wishes<'a>), Refusal> {
         // What is wrong at every node.
-        NodeLimits::UNKNOWN.check(request)?;
+        NodeLimits::UNKNOWN.check::<Refusal>(request)?;
         let wishes = self.wishes(request, named_class(&request.terms), asking)?;
         let (mut found, mut left_out) = (Vec::new(), LeftOut::default());
         if look == Look::Enough {
@@ -163,7 +81,7 @@ impl View {
             let members = self.members_from(asking.seed);
             let members = members.filter(|it| it.shadow.may_grant(request));
             let granting = members.filter_map(|member| {
-                let offer = choose(member, request, &wishes).ok()?;
+                let offer = choose::<Wordless>(member, request, &wishes).ok()?;
                 Some((member, offer))
             });
             found.extend(granting.take(most));
@@ -177,7 +95,7 @@ impl View {
             }
         }
         if found.is_empty() {
-            return Err(self.refusal(left_out));
+            return Err(self.refusal(left_out, request, &wishes));
         }
         wishes.order(&mut found);
         Ok((found, left_out, wishes))
@@ -193,9 +111,19 @@ impl View {
         behind.chain(self.members.range(..first)).map(|(_, it)| it)
     }
 
-    fn refusal(&self, left_out: LeftOut) -> Refusal {
+    fn refusal(
+        &self,
+        left_out: LeftOut,
+        request: &LeaseAllocRequest,
+        wishes: &Wishes<'_>,
+    ) -> Refusal {
         let told = left_out.told();
-        let Some((node_id, Left { refusal, .. })) = left_out.last_word else {
+        // This node is asked again, for its words.
+        let last_word = left_out.last_word.and_then(|(node_id, _)| {
+            let left = choose::<Refusal>(self.members.get(&node_id)?, request, wishes).err()?;
+            Some((node_id, left.refusal))
+        });
+        let Some((node_id, refusal)) = last_word else {
             let why = "no node reports to this scheduler at the moment; try again later, or ask a node itself";
             return Refusal::new(LeaseError::Unavailable, RefusalClass::Transient, why);
         };
@@ -227,11 +155,11 @@ impl View {
 }
 
 /// The resource that the node's table would choose, unless the request wishes for others of its resources.
-fn choose<'a>(
+fn choose<'a, R: Refuses>(
     member: &'a Member,
     request: &LeaseAllocRequest,
     wishes: &Wishes<'_>,
-) -> Result<&'a Offer, Left> {
+) -> Result<&'a Offer, Left<R>> {
     if wishes.leave_out(member) {
         let why = "the request leaves it out; try again later, or ask a node itself";
         return Err(Left::for_now(By::Request, why));
@@ -248,11 +176,11 @@ fn choose<'a>(
 
 /// Of the resources of the node that its table would grant a part of, the one that the request wishes most, of the healthy
 /// ones first; among those the one that the table would choose.
-fn wished<'a>(
+fn wished<'a, R: Refuses>(
     member: &'a Member,
     request: &LeaseAllocRequest,
     wishes: &Wishes<'_>,
-) -> Result<&'a Offer, Left> {
+) -> Result<&'a Offer, Left<R>> {
     let named = request.resource_id;
     let allowed = member.shadow.offers().iter().filter(|it| {
         it.kind == request.resource_type()
@@ -260,7 +188,7 @@ fn wished<'a>(
             && wishes.affinities.allow(member, it)
     });
     let mut one = request.clone();
-    let (mut best, mut removed) = (None, None::<Removed>);
+    let (mut best, mut removed) = (None, None::<Removed<R>>);
     for offer in allowed {
         one.resource_id = Some(offer.resource_id);
         match member.shadow.verdict(&one) {
@@ -287,7 +215,7 @@ fn wished<'a>(
     }
 }
 
-fn not_near() -> Left {
+fn not_near<R: Refuses>() -> Left<R> {
     let why =
         "it is not near what the request requires; try again later, or ask without the affinity";
     Left::for_now(By::Affinity, why)

@@ -1,6 +1,6 @@
 //! What admission sees of a node that reports: the shadow of its table.
 
-use fabricbios_lease::{Chosen, NodeLimits, Offered, Profile, Removed, Sight};
+use fabricbios_lease::{Chosen, NodeLimits, Offered, Profile, Refuses, Removed, Sight};
 use fabricbios_wire::{InventoryExtension, LeaseAllocRequest, ResourceInventory, ResourceType};
 
 use crate::Offer;
@@ -61,7 +61,7 @@ impl Shadow {
     ///
     /// # Errors
     /// It would refuse: why.
-    pub fn verdict(&self, request: &LeaseAllocRequest) -> Result<&Offer, Removed> {
+    pub fn verdict<R: Refuses>(&self, request: &LeaseAllocRequest) -> Result<&Offer, Removed<R>> {
         let sight = Sight {
             limits: NodeLimits {
                 detected: &self.detected,

@@ -5,7 +5,7 @@ mod world;
 
 use std::collections::BTreeSet;
 
-use fabricbios_lease::Filter;
+use fabricbios_lease::{Filter, Removed, Wordless};
 use fabricbios_placement::Shadow;
 use fabricbios_wire::{
     LeaseAllocRequest, LeaseError, Refusal, RefusalClass, ResourceId, ResourceType,
@@ -43,11 +43,17 @@ fn compared(
     }
 }
 
+/// The same with words and without.
 fn shadow_says(
     shadow: &Shadow,
     request: &LeaseAllocRequest,
 ) -> Result<ResourceId, (Filter, Refusal)> {
-    let says = shadow.verdict(request);
+    let says = shadow.verdict::<Refusal>(request);
+    let wordless = says.clone().map_err(|Removed { by, refusal }| {
+        let refusal = Wordless::from(refusal);
+        Removed { by, refusal }
+    });
+    assert_eq!(shadow.verdict::<Wordless>(request), wordless);
     says.map(|it| it.resource_id)
         .map_err(|it| (it.by, it.refusal))
 }
@@ -122,7 +128,7 @@ fn the_quota_and_the_rights_of_a_tenant_are_the_tables_alone() {
     for (kind, tenant) in [(ResourceType::Mem, "blue"), (ResourceType::Net, "red")] {
         let request = LeaseAllocRequest::new(kind, 20, 60);
         let shadow = Shadow::new(&world.reported());
-        assert!(shadow.verdict(&request).is_ok(), "{kind}");
+        assert!(shadow.verdict::<Refusal>(&request).is_ok(), "{kind}");
         let refusal = world.ask(tenant, &request, Fate::Holds).unwrap_err();
         assert_eq!(refusal.class, RefusalClass::Policy, "{refusal}");
     }
@@ -135,7 +141,7 @@ fn a_busy_gpu_is_busy_in_the_shadow_too() {
     world.ask("blue", &whole, Fate::Holds).unwrap();
     let shared = world::gpu(10, Some(0), None);
     let shadow = Shadow::new(&world.reported());
-    let removed = shadow.verdict(&shared).unwrap_err();
+    let removed = shadow.verdict::<Refusal>(&shared).unwrap_err();
     assert_eq!(
         (removed.by, removed.refusal.error),
         (Filter::Exclusivity, LeaseError::ResourceBusy)
@@ -151,11 +157,11 @@ fn what_a_node_does_not_say_refuses_nothing_and_never_for_good() {
     let shadow = Shadow::new(&told);
     assert!(!shadow.is_whole());
     let long = LeaseAllocRequest::new(ResourceType::Mem, 5, 3600);
-    assert!(shadow.verdict(&long).is_ok());
+    assert!(shadow.verdict::<Refusal>(&long).is_ok());
     assert!(world.ask("blue", &long, Fate::Holds).is_err());
     let too_much = LeaseAllocRequest::new(ResourceType::Mem, 1 << 60, 60);
-    let refusal = shadow.verdict(&too_much).unwrap_err().refusal;
+    let refusal = shadow.verdict::<Refusal>(&too_much).unwrap_err().refusal;
     assert_eq!(refusal.class, RefusalClass::Transient, "{refusal}");
     let few_slices = world::gpu(100, Some(0), Some(1));
-    assert!(shadow.verdict(&few_slices).is_ok());
+    assert!(shadow.verdict::<Refusal>(&few_slices).is_ok());
 }
