@@ -11,8 +11,8 @@ use anyhow::Context;
 use clap::Args;
 use fabricbios_placement::{Reporter, View};
 use fabricbios_wire::{
-    BlockDev, Epoch, GpuInfo, InventoryExtension, LeaseAllocRequest, MemArena, NodeId, NodeReport,
-    ResourceId, ResourceInventory, ResourceType, Transport, admission_most, health,
+    Affinity, BlockDev, Epoch, GpuInfo, InventoryExtension, LeaseAllocRequest, MemArena, NodeId,
+    NodeReport, ResourceId, ResourceInventory, ResourceType, Transport, admission_most, health,
 };
 
 use crate::{pairs::interleaved_pairs, report::Spread};
@@ -41,7 +41,13 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let (large, few) = (fleet(options.nodes)?, fleet(options.few)?);
-    for (what, is_granted) in [("a redirect", true), ("a refusal", false)] {
+    let shapes = [
+        ("a redirect", true, 0),
+        ("a refusal", false, 0),
+        ("a redirect near 16 things", true, 16),
+        ("a refusal near 16 things", false, 16),
+    ];
+    for (what, is_granted, affinities) in shapes {
         let (mut of_large, mut of_few) = (Vec::new(), Vec::new());
         let seeds = Cell::new(0);
         let round = |view: &View, times: &mut Vec<Duration>| {
@@ -49,7 +55,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             for _ in 0..options.decisions {
                 let seed = seeds.get() + 1;
                 seeds.set(seed);
-                let request = request(seed, is_granted);
+                let mut request = request(seed, is_granted);
+                request.intent.affinities = (0..affinities).map(|at| near(seed + at)).collect();
                 let start = Instant::now();
                 let placed = view.place(&request, seed);
                 times.push(start.elapsed());
@@ -185,5 +192,23 @@ fn request(number: u64, is_granted: bool) -> LeaseAllocRequest {
     LeaseAllocRequest {
         follows_redirect: true,
         ..LeaseAllocRequest::new(kind, capacity, 60)
+    }
+}
+
+/// A preferred affinity of this number: to a rack of the large fleet, or to one of its resources.
+fn near(number: u64) -> Affinity {
+    let (category, target_type, target) = match number % 2 {
+        0 => (3, 4, format!("r{}", number % 250).into_bytes()),
+        _ => (
+            1,
+            1,
+            u128::from((1 + number) << 8 | 1).to_be_bytes().to_vec(),
+        ),
+    };
+    Affinity {
+        category,
+        strength: 2,
+        target_type,
+        target,
     }
 }

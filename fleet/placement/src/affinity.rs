@@ -1,10 +1,9 @@
-//! Affinities (0x0910) as sets of nodes and resources: what a request should be near to, or far from.
+//! Affinities (0x0910): what a request should be near to, or far from. Each is resolved once for a request, into what tells
+//! of one node and resource whether they are near.
 
 use std::collections::BTreeSet;
 
-use fabricbios_wire::{
-    Affinity, InventoryExtension, LeaseError, LeaseId, NodeId, Refusal, RefusalClass, ResourceId,
-};
+use fabricbios_wire::{Affinity, LeaseError, LeaseId, NodeId, Refusal, RefusalClass, ResourceId};
 
 use crate::{Offer, View, Whose, view::Member};
 
@@ -25,16 +24,32 @@ const TARGET_NODE: u8 = 3;
 #[derive(Debug, Default)]
 pub(crate) struct Affinities(Vec<Near>);
 
-/// What is near the target of one affinity.
+/// One affinity.
 #[derive(Debug)]
 struct Near {
     strength: u8,
     /// Whether the resource must be near, and not only its node.
     is_of_resource: bool,
-    nodes: BTreeSet<NodeId>,
-    resources: BTreeSet<(NodeId, ResourceId)>,
-    /// Nodes of which each resource is near, if `is_of_resource`.
-    whole: BTreeSet<NodeId>,
+    target: Target,
+}
+
+/// What an affinity is to.
+#[derive(Debug)]
+enum Target {
+    /// This resource, or the node that has it.
+    Resource(ResourceId),
+    /// Resources of certain nodes.
+    Resources(BTreeSet<(NodeId, ResourceId)>),
+    /// Nodes, with all their resources.
+    Nodes(BTreeSet<NodeId>),
+    /// Nodes with one of these labels, these nodes, and resources of this name.
+    Labels {
+        labels: [String; 2],
+        nodes: BTreeSet<NodeId>,
+        name: Option<String>,
+    },
+    /// Nodes with one of these labels `rack=…`.
+    Racks(BTreeSet<String>),
 }
 
 impl Affinities {
@@ -56,11 +71,11 @@ impl Affinities {
 
     /// The number of affinities that the resource has as preferred, less the number of those that it should not have.
     pub(crate) fn liking(&self, member: &Member, offer: &Offer) -> i32 {
-        let weighed = self.0.iter().filter(|it| it.has(member, offer));
-        let weights = weighed.map(|it| match it.strength {
-            REQUIRED => 0,
-            PREFERRED => 1,
-            _ => -1,
+        let weighed = self.0.iter().filter(|it| it.strength != REQUIRED);
+        let weights = weighed.map(|it| match (it.has(member, offer), it.strength) {
+            (false, _) => 0,
+            (true, PREFERRED) => 1,
+            (true, _) => -1,
         });
         weights.sum()
     }
@@ -69,126 +84,107 @@ impl Affinities {
 impl Near {
     fn has(&self, member: &Member, offer: &Offer) -> bool {
         let node_id = member.told.node_id;
-        match self.is_of_resource {
-            true => {
-                self.whole.contains(&node_id)
-                    || self.resources.contains(&(node_id, offer.resource_id))
+        match &self.target {
+            Target::Resource(id) if self.is_of_resource => offer.resource_id == *id,
+            Target::Resource(id) => member.shadow.has(*id),
+            Target::Resources(all) => all.contains(&(node_id, offer.resource_id)),
+            Target::Nodes(all) => all.contains(&node_id),
+            Target::Labels {
+                labels,
+                nodes,
+                name,
+            } => {
+                member.told.labels.iter().any(|it| labels.contains(it))
+                    || nodes.contains(&node_id)
+                    || (name.is_some() && offer.name == *name)
             }
-            false => self.nodes.contains(&node_id),
+            Target::Racks(all) => racks(member).any(|it| all.contains(it)),
         }
     }
 }
 
 impl View {
     /// The affinities of a request of this tenant. Of leases only the tenant's own count.
+    pub(crate) fn affinities(&self, affinities: &[Affinity], tenant: &str) -> Affinities {
+        let all = affinities.iter().map(|it| self.near(it, tenant));
+        Affinities(all.collect())
+    }
+
+    /// Refuses what is required and no node has.
     ///
     /// # Errors
-    /// No node has what is required. The refusal is transient: a node that does not report now may.
-    pub(crate) fn affinities(
+    /// The refusal is transient: a node that does not report now may have it.
+    pub(crate) fn check_somewhere(
         &self,
         affinities: &[Affinity],
-        tenant: &str,
-    ) -> Result<Affinities, Refusal> {
-        let all = affinities.iter().map(|it| match self.near(it, tenant) {
-            near if it.strength == REQUIRED && near.is_nowhere() => Err(nobody_has(it)),
-            near => Ok(near),
-        });
-        all.collect::<Result<_, _>>().map(Affinities)
+        resolved: &Affinities,
+    ) -> Result<(), Refusal> {
+        let is_somewhere = |near: &Near| {
+            let mut members = self.members.values();
+            members.any(|it| it.shadow.offers().iter().any(|offer| near.has(it, offer)))
+        };
+        let mut all = affinities.iter().zip(&resolved.0);
+        match all.find(|(_, near)| near.strength == REQUIRED && !is_somewhere(near)) {
+            Some((affinity, _)) => Err(nobody_has(affinity)),
+            None => Ok(()),
+        }
     }
 
     fn near(&self, affinity: &Affinity, tenant: &str) -> Near {
-        let mut near = Near {
-            strength: affinity.strength,
-            is_of_resource: affinity.category == category::RESOURCE,
-            nodes: BTreeSet::new(),
-            resources: BTreeSet::new(),
-            whole: BTreeSet::new(),
-        };
-        match id_of(affinity) {
-            Id::Resource(id) => {
-                let having = |it: &&Member| {
-                    it.shadow
-                        .offers()
-                        .iter()
-                        .any(|offer| offer.resource_id == id)
-                };
-                for member in self.members.values().filter(having) {
-                    near.add(member.told.node_id, id);
-                }
-            }
+        let is_of_resource = affinity.category == category::RESOURCE;
+        let target = match id_of(affinity) {
+            Id::Resource(id) => Target::Resource(id),
             Id::Lease(id) => {
-                for (node_id, known) in self.leases.of(id, Whose::Tenant(tenant)) {
-                    near.add(node_id, known.resource_id);
+                let at = self.leases.of(id, Whose::Tenant(tenant));
+                let at = at.map(|(node_id, known)| (node_id, known.resource_id));
+                match is_of_resource {
+                    true => Target::Resources(at.collect()),
+                    false => Target::Nodes(at.map(|(node_id, _)| node_id).collect()),
                 }
             }
-            Id::Node(id) => near.add_all_of(self.members.get(&id)),
-            Id::Label(text) => self.labelled(&mut near, affinity.category, text, tenant),
-        }
-        if affinity.category == category::RACK && affinity.target_type <= TARGET_NODE {
-            near.nodes = self.in_racks_of(&near.nodes);
-        }
-        near
-    }
-
-    fn labelled(&self, near: &mut Near, category: u8, text: &str, tenant: &str) {
-        let name = category::NAMES.get(usize::from(category).wrapping_sub(1));
-        let label = format!("{}={text}", name.unwrap_or(&""));
-        for member in self.members.values() {
-            // A target may be a whole label too, such as zone=a.
-            if (member.told.labels.iter()).any(|it| *it == label || it == text) {
-                near.add_all_of(Some(member));
+            Id::Node(id) => Target::Nodes([id].into()),
+            Id::Label(text) => {
+                let name = category::NAMES.get(usize::from(affinity.category).wrapping_sub(1));
+                // A target may be a whole label too, such as zone=a.
+                let labels = [format!("{}={text}", name.unwrap_or(&"")), text.to_owned()];
+                let is_own = affinity.category == category::TENANT && text == tenant;
+                let nodes = is_own.then(|| self.leases.nodes_of(tenant));
+                Target::Labels {
+                    labels,
+                    nodes: nodes.into_iter().flatten().collect(),
+                    name: is_of_resource.then(|| text.to_owned()),
+                }
             }
-            let extensions = &member.told.inventory.extensions;
-            let named = extensions.iter().filter_map(|it| match it {
-                InventoryExtension::Name(id, name) if name == text => Some(*id),
-                _ => None,
-            });
-            if near.is_of_resource {
-                named.for_each(|id| near.add(member.told.node_id, id));
-            }
-        }
-        if category == category::TENANT && text == tenant {
-            near.nodes.extend(self.leases.nodes_of(tenant));
+        };
+        let target = match affinity.category {
+            category::RACK => self.racks_of(target),
+            _ => target,
+        };
+        Near {
+            strength: affinity.strength,
+            is_of_resource,
+            target,
         }
     }
 
-    /// The nodes with a label `rack=…` that one of these nodes has.
-    fn in_racks_of(&self, nodes: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
-        fn racks(member: &Member) -> impl Iterator<Item = &str> {
-            let labels = member.told.labels.iter().map(String::as_str);
-            labels.filter(|it| it.starts_with("rack="))
-        }
-        let known = nodes.iter().filter_map(|id| self.members.get(id));
-        let wanted: BTreeSet<&str> = known.flat_map(racks).collect();
-        let members = self.members.iter();
-        let within = members.filter(|(_, it)| racks(it).any(|rack| wanted.contains(rack)));
-        within.map(|(id, _)| *id).collect()
+    /// For nodes that an id names, their racks.
+    fn racks_of(&self, target: Target) -> Target {
+        let of: Vec<&Member> = match &target {
+            Target::Nodes(ids) => ids.iter().filter_map(|id| self.members.get(id)).collect(),
+            Target::Resource(id) => {
+                let members = self.members.values();
+                members.filter(|it| it.shadow.has(*id)).collect()
+            }
+            _ => return target,
+        };
+        Target::Racks(of.into_iter().flat_map(racks).map(str::to_owned).collect())
     }
 }
 
-impl Near {
-    fn is_nowhere(&self) -> bool {
-        match self.is_of_resource {
-            true => self.resources.is_empty() && self.whole.is_empty(),
-            false => self.nodes.is_empty(),
-        }
-    }
-
-    fn add(&mut self, node_id: NodeId, resource_id: ResourceId) {
-        self.nodes.insert(node_id);
-        if self.is_of_resource {
-            self.resources.insert((node_id, resource_id));
-        }
-    }
-
-    fn add_all_of(&mut self, member: Option<&Member>) {
-        let Some(member) = member else { return };
-        let node_id = member.told.node_id;
-        self.nodes.insert(node_id);
-        if self.is_of_resource && !member.shadow.offers().is_empty() {
-            self.whole.insert(node_id);
-        }
-    }
+/// The labels `rack=…` of a node.
+fn racks(member: &Member) -> impl Iterator<Item = &str> {
+    let labels = member.told.labels.iter().map(String::as_str);
+    labels.filter(|it| it.starts_with("rack="))
 }
 
 /// The target of an affinity.

@@ -27,6 +27,8 @@ pub struct Offer {
     pub class_available: Vec<(u8, u64)>,
     /// Transports of its leases; none: its kind has no transports.
     pub transports: Vec<Transport>,
+    /// Its name, if it has one.
+    pub name: Option<String>,
     /// The class of a lease that names none.
     default: u8,
     /// The classes that a lease can have; `None`: it has no classes.
@@ -97,6 +99,7 @@ impl Offer {
             classes: Vec::new(),
             class_available: Vec::new(),
             transports: Vec::new(),
+            name: None,
             default: 0,
             enforcement: None,
             class_offer: None,
@@ -108,6 +111,7 @@ impl Offer {
 
     fn extend(&mut self, extension: &InventoryExtension) {
         match extension {
+            InventoryExtension::Name(_, name) => self.name = Some(name.clone()),
             InventoryExtension::Available(_, units) => self.available = *units,
             InventoryExtension::Classes {
                 default, supported, ..

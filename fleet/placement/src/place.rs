@@ -3,7 +3,8 @@
 
 use fabricbios_lease::{NodeLimits, Offered, Refuses, Removed, Wordless, named_class};
 use fabricbios_wire::{
-    CANDIDATES_MAX, Candidate, LeaseAllocRequest, LeaseError, NodeId, Refusal, RefusalClass,
+    CANDIDATES_MAX, Candidate, LeaseAllocRequest, LeaseError, LeaseIntent, NodeId, Refusal,
+    RefusalClass,
 };
 
 use crate::{
@@ -70,7 +71,14 @@ impl View {
     ) -> Result<(Ranked<'a>, LeftOut, Wishes<'a>), Refusal> {
         // What is wrong at every node.
         NodeLimits::UNKNOWN.check::<Refusal>(request)?;
-        let wishes = self.wishes(request, named_class(&request.terms), asking)?;
+        let wishes = self.wishes(request, named_class(&request.terms), asking);
+        let affinities = &request.intent.affinities;
+        // What a table looks at: a copy for each node costs little.
+        let request = &LeaseAllocRequest {
+            intent: LeaseIntent::default(),
+            tried: Vec::new(),
+            ..request.clone()
+        };
         let (mut found, mut left_out) = (Vec::new(), LeftOut::default());
         if look == Look::Enough {
             let most = if wishes.are_of_nodes() {
@@ -87,6 +95,7 @@ impl View {
             found.extend(granting.take(most));
         }
         if found.is_empty() {
+            self.check_somewhere(affinities, &wishes.affinities)?;
             for (node_id, member) in &self.members {
                 match choose(member, request, &wishes) {
                     Ok(offer) => found.push((member, offer)),

@@ -3,8 +3,7 @@
 use std::{cmp::Reverse, collections::BTreeSet, fmt, str::FromStr};
 
 use fabricbios_wire::{
-    KvCacheTier, LeaseAllocRequest, NodeId, Refusal, ResourceInventory, ResourceType, Transport,
-    health,
+    KvCacheTier, LeaseAllocRequest, NodeId, ResourceInventory, ResourceType, Transport, health,
 };
 
 use crate::{
@@ -80,25 +79,23 @@ pub(crate) struct Wishes<'a> {
 }
 
 impl View {
-    /// # Errors
-    /// No node has what the request requires to be near to.
     pub(crate) fn wishes<'a>(
         &self,
         request: &LeaseAllocRequest,
         class: Option<u8>,
         asking: &Asking<'a>,
-    ) -> Result<Wishes<'a>, Refusal> {
-        Ok(Wishes {
+    ) -> Wishes<'a> {
+        Wishes {
             asking: *asking,
             class,
             tries: Tries::new(&request.tried),
-            affinities: self.affinities(&request.intent.affinities, asking.tenant)?,
+            affinities: self.affinities(&request.intent.affinities, asking.tenant),
             tier: request.intent.kv_cache.map(|it| it.tier),
             own: match asking.policy {
                 Policy::CacheAware => self.leases.nodes_of(asking.tenant).collect(),
                 _ => BTreeSet::new(),
             },
-        })
+        }
     }
 }
 

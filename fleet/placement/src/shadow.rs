@@ -1,7 +1,9 @@
 //! What admission sees of a node that reports: the shadow of its table.
 
 use fabricbios_lease::{Chosen, NodeLimits, Offered, Profile, Refuses, Removed, Sight};
-use fabricbios_wire::{InventoryExtension, LeaseAllocRequest, ResourceInventory, ResourceType};
+use fabricbios_wire::{
+    InventoryExtension, LeaseAllocRequest, ResourceId, ResourceInventory, ResourceType,
+};
 
 use crate::Offer;
 
@@ -55,6 +57,11 @@ impl Shadow {
     #[must_use]
     pub fn offers(&self) -> &[Offer] {
         &self.offers
+    }
+
+    /// Whether the node offers this resource.
+    pub(crate) fn has(&self, id: ResourceId) -> bool {
+        { self.offers.binary_search_by_key(&id, |it| it.resource_id) }.is_ok()
     }
 
     /// What the node's table would answer, but for what depends on the tenant.

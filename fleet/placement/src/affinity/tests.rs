@@ -1,6 +1,6 @@
 use fabricbios_wire::{
-    LeaseAllocRequest, LeaseIntent, LeasePhase, LeaseReport, ReportPart, ReportedLease,
-    ResourceType,
+    InventoryExtension, LeaseAllocRequest, LeaseIntent, LeasePhase, LeaseReport, ReportPart,
+    ReportedLease, ResourceType,
 };
 
 use super::*;

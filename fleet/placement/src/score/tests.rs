@@ -1,6 +1,6 @@
 use fabricbios_wire::{
     Affinity, Candidate, InventoryExtension, KvCacheIntent, LeaseError, LeaseIntent, LeasePhase,
-    LeaseReport, RefusalClass, ReportPart, ReportedLease, ResourceId, Tried,
+    LeaseReport, Refusal, RefusalClass, ReportPart, ReportedLease, ResourceId, Tried,
 };
 
 use super::*;
