@@ -13,6 +13,7 @@ mod caller;
 mod close;
 mod conversation;
 mod endpoint;
+mod fair;
 mod frame;
 mod gpu_stream;
 mod membership;
@@ -27,6 +28,7 @@ mod verifier;
 
 pub use admission::Limits;
 pub use caller::{CallError, Caller, Origin};
+pub use fair::FairQueue;
 pub use gpu_stream::{NoSessions, SessionConnector, SessionOpen};
 pub use membership::Membership;
 pub use peer::{PeerConnection, RequestPeer};

@@ -30,7 +30,8 @@ pub struct PeerConnection {
 
 impl PeerConnection {
     /// A connection, and what to drop at its end.
-    pub(crate) fn new(number: u64, remote: SocketAddr) -> (Self, watch::Sender<()>) {
+    #[must_use]
+    pub fn new(number: u64, remote: SocketAddr) -> (Self, watch::Sender<()>) {
         let (until_end, ended) = watch::channel(());
         let connection = Self {
             number,

@@ -15,7 +15,7 @@ use fabricbios_wire::{
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
-    queue::{Queue, Waiting, transient},
+    queue::{Queue, Turns, Waiting, transient},
     store::{News, Store, Told},
 };
 
@@ -45,7 +45,7 @@ struct Ended {
     connection: u64,
 }
 
-struct Task {
+pub(crate) struct Task {
     scheduler_id: NodeId,
     /// When this scheduler started: its identity says so.
     epoch: Epoch,
@@ -65,7 +65,7 @@ struct Task {
 }
 
 impl Task {
-    fn new(scheduler_id: NodeId, policy: Policy, store: Option<Store>) -> Self {
+    pub(crate) fn new(scheduler_id: NodeId, policy: Policy, store: Option<Store>) -> Self {
         let (ended, ends) = mpsc::unbounded_channel();
         Self {
             scheduler_id,
@@ -83,8 +83,8 @@ impl Task {
 
     async fn run(
         mut self,
-        mut of_nodes: mpsc::Receiver<Waiting>,
-        mut of_clients: mpsc::Receiver<Waiting>,
+        mut of_nodes: mpsc::UnboundedReceiver<Waiting>,
+        mut of_clients: Turns,
         mut news: mpsc::Receiver<News>,
     ) {
         loop {
@@ -109,7 +109,7 @@ impl Task {
     }
 
     /// Answers a client.
-    fn answer(&self, request: PeerRequest) {
+    pub(crate) fn answer(&self, request: PeerRequest) {
         let answer = match &request.request {
             Request::Ping(number) => Ok(Reply::Pong(*number)),
             Request::GetIdentity => Ok(Reply::Identity(self.identity(&request))),
