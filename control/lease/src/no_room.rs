@@ -86,6 +86,17 @@ fn too_little(
 }
 
 impl dyn Offered + '_ {
+    /// Whether it can probably meet the request once `leaving` of it is free, if other leases have `kept`. Which parts these are
+    /// decides, and is not known here: where free parts may come together, it is taken that they do.
+    #[must_use]
+    pub fn has_room_once(&self, leaving: u64, kept: u64, request: &LeaseAllocRequest) -> bool {
+        let need = self.need(request);
+        let [now, empty] = [When::Now, When::Empty].map(|when| self.most(when, need));
+        let most = { now.saturating_add(leaving) }.max(empty.saturating_sub(kept));
+        let is_meant = request.resource_id.is_none_or(|id| id == self.id());
+        is_meant && self.may_serve(request) && most.min(empty) >= request.capacity
+    }
+
     /// Whether a refusal for lack of room is about this resource.
     pub(crate) fn is_meant(&self, chosen: ResourceId, request: &LeaseAllocRequest) -> bool {
         match request.resource_id {

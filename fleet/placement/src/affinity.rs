@@ -86,7 +86,7 @@ impl Near {
         let node_id = member.told.node_id;
         match &self.target {
             Target::Resource(id) if self.is_of_resource => offer.resource_id == *id,
-            Target::Resource(id) => member.shadow.has(*id),
+            Target::Resource(id) => member.shadow.offer(*id).is_some(),
             Target::Resources(all) => all.contains(&(node_id, offer.resource_id)),
             Target::Nodes(all) => all.contains(&node_id),
             Target::Labels {
@@ -173,7 +173,9 @@ impl View {
             Target::Nodes(ids) => ids.iter().filter_map(|id| self.members.get(id)).collect(),
             Target::Resource(id) => {
                 let members = self.members.values();
-                members.filter(|it| it.shadow.has(*id)).collect()
+                members
+                    .filter(|it| it.shadow.offer(*id).is_some())
+                    .collect()
             }
             _ => return target,
         };

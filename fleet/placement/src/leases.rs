@@ -34,6 +34,15 @@ pub(crate) struct Known {
     expires_at_unix_ms: u64,
 }
 
+/// A resource of which a part is being cleaned after leases that are over.
+pub(crate) struct Leaving {
+    pub(crate) resource_id: ResourceId,
+    /// How much is being cleaned.
+    pub(crate) amount: u64,
+    /// How much the other leases have.
+    pub(crate) kept: u64,
+}
+
 /// A node may report the id of a lease that another one has: the key has both.
 type Key = (LeaseId, NodeId);
 
@@ -43,6 +52,10 @@ pub(crate) struct Leases {
     all: BTreeMap<Key, Known>,
     nodes: BTreeMap<NodeId, OfNode>,
     tenants: BTreeMap<Arc<str>, BTreeSet<Key>>,
+    /// How much of each resource leases have that are not over, or whose part is fenced.
+    kept: BTreeMap<(NodeId, ResourceId), u128>,
+    /// How much of it is being cleaned after the others.
+    leaving: BTreeMap<(NodeId, ResourceId), u128>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -146,9 +159,12 @@ impl Leases {
                 capacity: it.capacity,
                 expires_at_unix_ms: it.expires_at_unix_ms,
             };
-            let before = self.all.insert(key, known);
-            if let Some(other) = before.filter(|it| it.tenant != tenant) {
-                self.remove_of(&other.tenant, key);
+            self.count(node_id, &known, u128::saturating_add);
+            if let Some(before) = self.all.insert(key, known) {
+                self.count(node_id, &before, u128::saturating_sub);
+                if before.tenant != tenant {
+                    self.remove_of(&before.tenant, key);
+                }
             }
             self.tenants.entry(tenant).or_default().insert(key);
             self.nodes.entry(node_id).or_default().leases.insert(key.0);
@@ -161,8 +177,34 @@ impl Leases {
     /// Takes a lease from all but its node's own list.
     fn remove(&mut self, key: Key) {
         if let Some(known) = self.all.remove(&key) {
+            self.count(key.1, &known, u128::saturating_sub);
             self.remove_of(&known.tenant, key);
         }
+    }
+
+    fn count(&mut self, node_id: NodeId, of: &Known, change: fn(u128, u128) -> u128) {
+        use LeasePhase::{Expired, Freed, Revoked};
+        let amounts = match of.phase {
+            Expired | Freed | Revoked => &mut self.leaving,
+            _ => &mut self.kept,
+        };
+        let key = (node_id, of.resource_id);
+        let amount = change(amounts.get(&key).copied().unwrap_or(0), of.capacity.into());
+        match amount {
+            0 => amounts.remove(&key),
+            amount => amounts.insert(key, amount),
+        };
+    }
+
+    /// The resources of a node of which a part is being cleaned.
+    pub(crate) fn leaving(&self, node_id: NodeId) -> impl Iterator<Item = Leaving> {
+        let all = (node_id, ResourceId(0))..=(node_id, ResourceId(u128::MAX));
+        let units = |amount: u128| u64::try_from(amount).unwrap_or(u64::MAX);
+        self.leaving.range(all).map(move |(key, amount)| Leaving {
+            resource_id: key.1,
+            amount: units(*amount),
+            kept: units(self.kept.get(key).copied().unwrap_or(0)),
+        })
     }
 
     fn remove_of(&mut self, tenant: &Arc<str>, key: Key) {

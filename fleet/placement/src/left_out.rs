@@ -3,7 +3,7 @@
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use fabricbios_lease::{Filter, Refuses, Removed, Wordless};
-use fabricbios_wire::{LeaseError, NodeId, Refusal, RefusalClass};
+use fabricbios_wire::{LeaseError, NodeId, Refusal, RefusalClass, ResourceId};
 
 /// What leaves a node out, from the farthest from a lease to the nearest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,6 +37,17 @@ impl<R: Refuses> Left<R> {
     pub(crate) fn for_now(by: By, why: &str) -> Self {
         let refusal = |why| Refusal::new(LeaseError::Unavailable, RefusalClass::Transient, why);
         let refusal = R::with(refusal, || why.to_owned());
+        Self { by, refusal }
+    }
+
+    /// A part of this resource is free in a moment.
+    pub(crate) fn being_cleaned(by: By, id: ResourceId) -> Self {
+        let refusal = |why| Refusal::new(LeaseError::ResourceBusy, RefusalClass::Transient, why);
+        let refusal = R::with(refusal, || {
+            format!(
+                "resource {id} is being cleaned after a lease that is over: ask again in a moment"
+            )
+        });
         Self { by, refusal }
     }
 }

@@ -1,7 +1,7 @@
 //! Which nodes may grant a request: filter ([`crate::Shadow`]), then order ([`crate::score`]). Isolation and transport only
 //! filter, and are never weakened (001 §6.3).
 
-use fabricbios_lease::{NodeLimits, Offered, Refuses, Removed, Wordless, named_class};
+use fabricbios_lease::{Filter, NodeLimits, Offered, Refuses, Removed, Wordless, named_class};
 use fabricbios_wire::{
     CANDIDATES_MAX, Candidate, LeaseAllocRequest, LeaseError, LeaseIntent, NodeId, Refusal,
     RefusalClass,
@@ -97,7 +97,7 @@ impl View {
         if found.is_empty() {
             self.check_somewhere(affinities, &wishes.affinities)?;
             for (node_id, member) in &self.members {
-                match choose(member, request, &wishes) {
+                match self.ask(member, request, &wishes) {
                     Ok(offer) => found.push((member, offer)),
                     Err(left) => left_out.add(*node_id, left),
                 }
@@ -120,6 +120,32 @@ impl View {
         behind.chain(self.members.range(..first)).map(|(_, it)| it)
     }
 
+    /// As [`choose`]. A node that has too little room is busy if there is enough once leases that are over are cleaned, as its
+    /// table says too.
+    fn ask<'a, R: Refuses>(
+        &self,
+        member: &'a Member,
+        request: &LeaseAllocRequest,
+        wishes: &Wishes<'_>,
+    ) -> Result<&'a Offer, Left<R>> {
+        choose(member, request, wishes).map_err(|left| {
+            if !matches!(left.by, By::Table(Filter::Exclusivity | Filter::Capacity)) {
+                return left;
+            }
+            let mut leaving = self.leases.leaving(member.told.node_id);
+            let comes_back = leaving.find(|it| {
+                member.shadow.offer(it.resource_id).is_some_and(|offer| {
+                    wishes.affinities.allow(member, offer)
+                        && (offer as &dyn Offered).has_room_once(it.amount, it.kept, request)
+                })
+            });
+            match comes_back {
+                Some(it) => Left::being_cleaned(left.by, it.resource_id),
+                None => left,
+            }
+        })
+    }
+
     fn refusal(
         &self,
         left_out: LeftOut,
@@ -129,7 +155,8 @@ impl View {
         let told = left_out.told();
         // This node is asked again, for its words.
         let last_word = left_out.last_word.and_then(|(node_id, _)| {
-            let left = choose::<Refusal>(self.members.get(&node_id)?, request, wishes).err()?;
+            let member = self.members.get(&node_id)?;
+            let left = self.ask::<Refusal>(member, request, wishes).err()?;
             Some((node_id, left.refusal))
         });
         let Some((node_id, refusal)) = last_word else {

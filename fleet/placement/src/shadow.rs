@@ -59,9 +59,10 @@ impl Shadow {
         &self.offers
     }
 
-    /// Whether the node offers this resource.
-    pub(crate) fn has(&self, id: ResourceId) -> bool {
-        { self.offers.binary_search_by_key(&id, |it| it.resource_id) }.is_ok()
+    /// The resource of this id, if it is on offer.
+    pub(crate) fn offer(&self, id: ResourceId) -> Option<&Offer> {
+        let at = self.offers.binary_search_by_key(&id, |it| it.resource_id);
+        self.offers.get(at.ok()?)
     }
 
     /// What the node's table would answer, but for what depends on the tenant.

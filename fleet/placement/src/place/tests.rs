@@ -1,6 +1,7 @@
 use fabricbios_wire::{
-    InventoryExtension, LeaseReport, LeaseTerms, NodeId, NodeReport, ReportPart, ResourceId,
-    ResourceType, Transport, admission_flags, admission_most, health,
+    InventoryExtension, LeaseId, LeasePhase, LeaseReport, LeaseTerms, NodeId, NodeReport,
+    ReportPart, ReportedLease, ResourceId, ResourceType, Transport, admission_flags,
+    admission_most, health,
 };
 
 use super::*;
@@ -396,4 +397,87 @@ fn what_a_table_says_counts_before_what_the_request_leaves_out() {
     let id = view.members[&node(1)].shadow.offers()[0].resource_id;
     near.intent.affinities = vec![near_resource(1, id.0)];
     assert_eq!(last_word(&view, &near), policy);
+}
+
+/// Node 1 has an arena of 100, of which 20 are free, and these leases of it: phase and capacity.
+fn with_leases(leases: &[(LeasePhase, u64)]) -> View {
+    let mut view = whole_view(&[20]);
+    let resource_id = view.members[&node(1)].shadow.offers()[0].resource_id;
+    let leases = (1..)
+        .zip(leases)
+        .map(|(id, (phase, capacity))| ReportedLease {
+            lease_id: LeaseId(id),
+            resource_id,
+            resource_type: ResourceType::Mem,
+            phase: *phase,
+            capacity: *capacity,
+            expires_at_unix_ms: 0,
+            tenant: "blue".into(),
+        });
+    let report = LeaseReport {
+        sequence: 3,
+        part: ReportPart::Changes,
+        leases: leases.collect(),
+        gone: Vec::new(),
+    };
+    view.report_leases(&from(1, 1), report).unwrap();
+    view
+}
+
+#[test]
+fn a_part_that_is_being_cleaned_is_worth_waiting_for_if_it_is_enough() {
+    use LeasePhase::{Active, Expired, Fenced, Freed, Revoked};
+    let busy = (LeaseError::ResourceBusy, RefusalClass::Transient);
+    let full = (LeaseError::CapacityExceeded, RefusalClass::Transient);
+    let never = (LeaseError::CapacityExceeded, RefusalClass::Permanent);
+    for over in [Expired, Freed, Revoked] {
+        let view = with_leases(&[(over, 80)]);
+        assert_eq!(last_word(&view, &mem(100)), busy, "{over}");
+        assert_eq!(last_word(&view, &mem(101)), never, "{over}");
+        assert!(view.place(&mem(20), 1).is_ok());
+    }
+    for held in [Active, Fenced] {
+        let view = with_leases(&[(Freed, 10), (held, 70)]);
+        assert_eq!(last_word(&view, &mem(30)), busy);
+        assert_eq!(last_word(&view, &mem(31)), full);
+    }
+    // What is free may be on both sides of what is being cleaned.
+    let view = with_leases(&[(Freed, 10), (Active, 10)]);
+    assert_eq!(last_word(&view, &mem(90)), busy);
+    assert_eq!(last_word(&view, &mem(91)), full);
+    let mut named = mem(90);
+    named.resource_id = Some(view.members[&node(1)].shadow.offers()[0].resource_id);
+    assert_eq!(last_word(&view, &named), busy);
+    let refusal = view.place(&named, 1).unwrap_err();
+    assert!(refusal.message.contains("1 by capacity"), "{refusal}");
+    assert!(refusal.message.contains("is being cleaned"), "{refusal}");
+}
+
+#[test]
+fn a_part_that_is_clean_or_gone_with_its_node_is_not_waited_for() {
+    let busy = (LeaseError::ResourceBusy, RefusalClass::Transient);
+    let full = (LeaseError::CapacityExceeded, RefusalClass::Transient);
+    let changes = |sequence, leases, gone| LeaseReport {
+        sequence,
+        part: ReportPart::Changes,
+        leases,
+        gone,
+    };
+    let mut view = with_leases(&[(LeasePhase::Active, 80)]);
+    assert_eq!(last_word(&view, &mem(100)), full);
+    let page = view.lease_page((LeaseId(0), node(0)), crate::Whose::All);
+    let mut over = page.leases[0].lease.clone();
+    over.phase = LeasePhase::Freed;
+    view.report_leases(&from(1, 1), changes(4, vec![over], vec![]))
+        .unwrap();
+    assert_eq!(last_word(&view, &mem(100)), busy);
+    let clean = changes(5, vec![], vec![LeaseId(1)]);
+    view.report_leases(&from(1, 1), clean).unwrap();
+    assert_eq!(last_word(&view, &mem(100)), full);
+
+    let mut view = with_leases(&[(LeasePhase::Freed, 80)]);
+    assert!(view.gone(node(1), 1));
+    view.report(&from(1, 2), 0, whole(1, 20)).unwrap();
+    let capacity = LeaseError::CapacityExceeded;
+    assert_eq!(last_word(&view, &mem(100)).0, capacity);
 }

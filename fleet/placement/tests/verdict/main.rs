@@ -17,7 +17,8 @@ use world::{Dice, Fate, World};
 /// Why the table may answer otherwise than the shadow says, by design.
 #[derive(Debug, PartialEq)]
 enum Apart {
-    /// A lease that is over is being cleaned: the table says when to ask again. The shadow says that it is full now.
+    /// A lease that is over is being cleaned: the table says when to ask again. The shadow says that it is full now, and a
+    /// scheduler, which knows of the lease, that it is busy.
     Cleaning,
 }
 
@@ -71,9 +72,17 @@ proptest! {
             let shadow = Shadow::new(&world.reported());
             prop_assert!(shadow.is_whole());
             let shadow = shadow_says(&shadow, &request);
+            let view = world.view();
             let table = world.ask("blue", &request, Fate::random(&mut dice));
-            if let Err(why) = compared(shadow, table) {
-                return Err(TestCaseError::fail(format!("{request:?}: {why}\n{world:?}")));
+            match compared(shadow, table) {
+                Ok(Some(Apart::Cleaning)) => {
+                    let refusal = view.place(&request, 1).unwrap_err();
+                    prop_assert_eq!(refusal.error, LeaseError::ResourceBusy, "{}\n{:?}\n{:?}", refusal, &request, &world);
+                }
+                Ok(None) => {}
+                Err(why) => {
+                    return Err(TestCaseError::fail(format!("{request:?}: {why}\n{world:?}")));
+                }
             }
         }
     }

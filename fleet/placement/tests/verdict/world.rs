@@ -1,18 +1,19 @@
 //! A node with a real table, and its inventory as it would report it.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 
 use fabricbios_lease::{
     AllocationMode, Asked, BindError, BootTime, COMPUTE_SLICES, ClassOffer, ClassState, Condition,
     CoreGroup, Dimension, Durability, Effect, FenceScope, LeaseTable, Now, Offer, OfferedClass,
     Order, Policy, Profile, Proof, Report, StepError, Takes, Ticket,
 };
+use fabricbios_placement::{Reporter, View};
 use fabricbios_wire::{
     Binding, BlockDev, BlockTerms, CpuCap, CpuExecutionMode, CpuIsolationClass, CpuPartition,
     CpuTerms, Epoch, GpuExclusivityClass, GpuInfo, GpuTerms, InventoryExtension, LeaseAllocRequest,
-    LeaseId, LeaseTerms, MacAddress, MemArena, NetTerms, NicInfo, NodeId, Refusal, Request,
-    ResourceId, ResourceInventory, ResourceType, Role, Transport, VlanId, decode_structured,
-    encode_structured, health,
+    LeaseId, LeaseReport, LeaseTerms, MacAddress, MemArena, NetTerms, NicInfo, NodeId, NodeReport,
+    Refusal, ReportPart, ReportedLease, Request, ResourceId, ResourceInventory, ResourceType, Role,
+    Transport, VlanId, decode_structured, encode_structured, health,
 };
 
 const KINDS: [ResourceType; 5] = [
@@ -295,6 +296,46 @@ impl World {
             told.extensions.extend(of.to_wire(&offer.transports));
         }
         decode_structured(&encode_structured(&told).unwrap()).unwrap()
+    }
+}
+
+impl World {
+    /// The view of a scheduler to which this node alone reports.
+    pub(crate) fn view(&self) -> View {
+        let node_id = NodeId([1; 32]);
+        let from = Reporter {
+            node_id,
+            labels: Vec::new(),
+            connection: 1,
+        };
+        let report = NodeReport {
+            sequence: 1,
+            endpoint: SocketAddr::from(([192, 0, 2, 1], 5701)).into(),
+            inventory: ResourceInventory {
+                node_id,
+                ..self.reported()
+            },
+        };
+        let leases = self.table.summaries(LeaseId(0), usize::MAX).into_iter();
+        let leases = leases.map(|it| ReportedLease {
+            lease_id: it.lease_id,
+            resource_id: it.resource_id,
+            resource_type: it.resource_type,
+            phase: it.phase,
+            capacity: it.capacity,
+            expires_at_unix_ms: it.expires_at_unix_ms,
+            tenant: it.tenant.to_string(),
+        });
+        let leases = LeaseReport {
+            sequence: 2,
+            part: ReportPart::Whole,
+            leases: leases.collect(),
+            gone: Vec::new(),
+        };
+        let mut view = View::default();
+        view.report(&from, 0, report).unwrap();
+        view.report_leases(&from, leases).unwrap();
+        view
     }
 }
 
