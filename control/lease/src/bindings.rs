@@ -187,6 +187,7 @@ impl LeaseTable {
         }
         let tenant = String::from(&*lease.tenant);
         let wanted = lease.wanted.take().map(|boxed| boxed.0);
+        let is_new = wanted.is_some();
         self.tell_without(now, binding_id.lease_id, &refusal);
         let lease_id = Some(binding_id.lease_id);
         if let BindError::Unavailable(error)
@@ -196,6 +197,8 @@ impl LeaseTable {
         {
             self.note(Note::NotBound {
                 lease_id: binding_id.lease_id,
+                resource_id: binding_id.resource_id,
+                is_new,
                 error: error.clone(),
             });
         }
@@ -232,7 +235,12 @@ impl LeaseTable {
     ) {
         let Err(error) = outcome else { return };
         let lease_id = binding_id.lease_id;
-        self.note(Note::NotBound { lease_id, error });
+        self.note(Note::NotBound {
+            lease_id,
+            resource_id: binding_id.resource_id,
+            is_new: true,
+            error,
+        });
         let cause = EndCause::BindingFailed;
         self.end(now, lease_id, Event::Revoke, cause, None);
     }

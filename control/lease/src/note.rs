@@ -75,6 +75,10 @@ pub enum Note {
     NotBound {
         /// The lease.
         lease_id: LeaseId,
+        /// Its resource.
+        resource_id: ResourceId,
+        /// Whether a request for a new lease was refused for it.
+        is_new: bool,
         /// The error.
         error: StepError,
     },

@@ -38,7 +38,10 @@ impl<E: Environment> Driver<E> {
                 } => held.push((tenant, Held::Order(order))),
                 Effect::Order { order, tenant, .. } => self.dispatch(tenant, order),
                 Effect::Journal(change) => self.batch.extend(encode(change)),
-                Effect::Note(note) => log_note::log(&note),
+                Effect::Note(note) => {
+                    log_note::log(&note);
+                    self.failing.count(&note, || self.environment.now().boot);
+                }
                 Effect::Answer {
                     ticket,
                     answer,

@@ -73,7 +73,9 @@ pub(crate) fn log(note: &Note) {
                 "refused: {}", refusal.message
             );
         }
-        Note::NotBound { lease_id, error } => {
+        Note::NotBound {
+            lease_id, error, ..
+        } => {
             tracing::warn!(%lease_id, %error, "no binding could be made");
         }
         Note::Cut {

@@ -8,6 +8,7 @@ pub mod dispatcher;
 mod effects;
 mod endpoint;
 mod environment;
+mod failing;
 pub mod fair;
 pub mod lease_list;
 pub(crate) mod log_note;
@@ -25,7 +26,9 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_lease::{Asked, BootTime, LeaseTable, LogPosition, Report, State, Ticket};
+use fabricbios_lease::{
+    Asked, Availability, BootTime, LeaseTable, LogPosition, Report, State, Ticket,
+};
 use fabricbios_wire::{
     Answer, AttachCode, Endpoint, InventoryForm, LeaseId, PeerChange, RdmaPeer, Refusal, Reply,
     Request, Role,
@@ -39,6 +42,7 @@ use tokio::{
 use crate::{
     driver::{
         effects::{Held, unavailable, unconfirmed, unwritten},
+        failing::Failing,
         fair::{FairQueue, Owner},
         lease_list::AboutLeases,
         mailbox::Mailbox,
@@ -153,6 +157,7 @@ pub struct Driver<E> {
     confirming: HashMap<LeaseId, Vec<(Ticket, Answer)>>,
     /// The error of the last commit, if it failed.
     unwritable: Option<CommitError>,
+    failing: Failing,
     /// Since when the journal has had changes to write and has not answered.
     silent_since: Option<BootTime>,
     draining: Option<BootTime>,
@@ -192,6 +197,7 @@ impl<E: Environment> Driver<E> {
             released: FairQueue::default(),
             confirming: HashMap::new(),
             unwritable: None,
+            failing: Failing::default(),
             silent_since: None,
             draining: None,
             fenced_before: BTreeSet::new(),
@@ -514,8 +520,18 @@ impl<E: Environment> Driver<E> {
     fn inventory_now(&self, form: InventoryForm) -> Reply {
         let unwritable = self.unwritable.as_ref();
         let trouble = unwritable.map(|error| format!("the journal cannot be written: {error}"));
-        let (offered, limits) = (self.table.availability(), self.table.limits());
-        self.inventory.told(form, offered, limits, trouble)
+        self.inventory
+            .told(form, self.offered(), self.table.limits(), trouble)
+    }
+
+    /// What is on offer. Of a resource that is in no other trouble, whether leases of it can be made.
+    fn offered(&self) -> impl Iterator<Item = Availability> {
+        let now = self.environment.now().boot;
+        self.table.availability().map(move |mut of| {
+            let failing = || self.failing.trouble(now, of.resource_id);
+            of.trouble = of.trouble.or_else(failing);
+            of
+        })
     }
 
     /// Checks that new leases, and queue pairs that join one, are accepted at the moment.

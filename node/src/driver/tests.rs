@@ -405,6 +405,35 @@ fn a_grant_that_cannot_be_written_down_is_refused_and_leaves_nothing() {
     });
 }
 
+#[test]
+fn a_resource_of_which_no_lease_can_be_made_is_told_as_degraded_until_one_is() {
+    let mut scene = Scene::new();
+    let trouble = |scene: &Scene| scene.driver.offered().find_map(|it| it.trouble);
+    let wanted = LeaseAllocRequest::new(ResourceType::Mem, 4096, 3600);
+    // What the request or its tenant lacks does not count.
+    let too_much = LeaseAllocRequest::new(ResourceType::Mem, 1 << 40, 3600);
+    for _ in 0..20 {
+        let mut answer = scene.ask(Request::LeaseAlloc(too_much.clone()));
+        scene.go_on(true, |_| !answer.is_empty());
+        assert!(answer.try_recv().unwrap().is_err());
+    }
+    scene.memory.fail(Step::Bind, true);
+    for failed in 0..16 {
+        assert_eq!(trouble(&scene), None, "{failed} failed");
+        let mut answer = scene.ask(Request::LeaseAlloc(wanted.clone()));
+        scene.go_on(true, |_| !answer.is_empty());
+        assert!(answer.try_recv().unwrap().is_err());
+    }
+    let why = trouble(&scene).unwrap();
+    assert!(why.contains("the last 16 leases"), "{why}");
+    // It is asked all the same where nothing else has room.
+    scene.memory.fail(Step::Bind, false);
+    let mut answer = scene.ask(Request::LeaseAlloc(wanted));
+    scene.go_on(true, |_| !answer.is_empty());
+    assert!(answer.try_recv().unwrap().is_ok());
+    assert_eq!(trouble(&scene), None);
+}
+
 /// The health of the node in the inventory, and the reason.
 fn health_of(scene: &mut Scene) -> (u32, Option<String>) {
     let mut answer = scene.ask(Request::GetInventory(InventoryForm::Structured));

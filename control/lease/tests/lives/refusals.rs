@@ -210,6 +210,8 @@ fn what_is_wrong_inside_the_node_is_for_its_log() {
     }
     let logged = Note::NotBound {
         lease_id: bind.binding_id.lease_id,
+        resource_id: bind.binding_id.resource_id,
+        is_new: true,
         error: stuck,
     };
     assert!(world.notes.contains(&logged), "{:?}", world.notes);
