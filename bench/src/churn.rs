@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// The most requests in flight.
-const AT_ONCE: u32 = 64;
+pub(crate) const AT_ONCE: u32 = 64;
 const TENANTS: u32 = 8;
 const LEASE_BYTES: u64 = 4096;
 const TERM_SECS: u32 = 60;

@@ -81,6 +81,15 @@ impl Daemon {
     /// Starts the `fabricbiosd` in this program's directory, with its state in `place`. `arguments` is one
     /// string.
     pub(crate) fn start(place: &Path, arguments: &str) -> anyhow::Result<Self> {
+        Self::start_as(place, arguments, None)
+    }
+
+    /// The same; this is the operator's identity, if it is not the node's own.
+    pub(crate) fn start_as(
+        place: &Path,
+        arguments: &str,
+        operator: Option<&Path>,
+    ) -> anyhow::Result<Self> {
         let beside = std::env::current_exe()?.with_file_name("fabricbiosd");
         if !beside.is_file() {
             bail!(
@@ -108,7 +117,8 @@ impl Daemon {
             let log = fs::read_to_string(place.join("log"))?;
             bail!("fabricbiosd is not ready: {log}");
         };
-        let identity = Identity::load(state_dir.join("admin.identity"))?;
+        let own = state_dir.join("admin.identity");
+        let identity = Identity::load(operator.unwrap_or(&own))?;
         Ok(Self {
             operator: Node::connect(address, &identity)?,
             address: address.to_owned(),

@@ -81,6 +81,13 @@ impl Etcd {
         self.call("Lease/LeaseRevoke", &revoke).await
     }
 
+    /// Puts a key: one transaction.
+    pub(crate) async fn put(&self, number: u64) -> anyhow::Result<()> {
+        let key = number.to_be_bytes();
+        let put = [&[0x0A, 8], &key[..], &[0x12, 8], &key].concat();
+        self.call("KV/Put", &put).await
+    }
+
     async fn call(&self, method: &str, message: &[u8]) -> anyhow::Result<()> {
         let uri = format!("http://{}/etcdserverpb.{method}", self.authority);
         let request = Request::post(uri)

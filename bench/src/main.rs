@@ -15,6 +15,7 @@ mod etcd;
 mod fbbu;
 mod fbmu;
 mod fdatasync;
+mod fleet;
 mod grant;
 mod heap;
 mod lease_table;
@@ -66,6 +67,9 @@ enum Bench {
     LeaseTable(lease_table::Options),
     /// A scheduler's choice of nodes over 10,000 nodes that are nine tenths full, against 100 such nodes
     Decision(decision::Options),
+    /// Leases through schedulers, against etcd and against nodes that are asked themselves; needs `fabricbios-scheduler` and
+    /// `fabricbiosd` beside this program, and `etcd` in the path
+    Fleet(fleet::Options),
     /// Write the journal: the journal process of a node in this program
     #[command(hide = true)]
     Journal(journal::Arguments),
@@ -86,13 +90,14 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// The benches that need no guest and no Python package, by the names of their subcommands.
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
     "fdatasync",
     "grant",
     "churn",
     "ends",
     "lease-table",
     "decision",
+    "fleet",
     "fbmu",
     "fbbu-nbd",
     "strategy",
@@ -104,6 +109,7 @@ impl Bench {
             Self::Fdatasync(options) => fdatasync::run(&options),
             Self::LeaseTable(options) => lease_table::run(&options),
             Self::Decision(options) => decision::run(&options),
+            Self::Fleet(options) => fleet::run(&options),
             Self::Fbmu(options) => fbmu::run(&options),
             Self::FbbuNbd(options) => fbbu::run(&options),
             Self::Strategy(options) => strategy::run(&options),

@@ -39,6 +39,7 @@ const TERM_SECS: u32 = 3_600;
 pub(crate) const LONG_TERM_SECS: u32 = 2 * TERM_SECS;
 
 /// A scheduler's process.
+#[derive(Debug)]
 pub(crate) struct Scheduler {
     command: Command,
     child: Option<Child>,
@@ -85,7 +86,8 @@ impl Drop for Scheduler {
 }
 
 /// See the module.
-pub(crate) struct Fleet {
+#[derive(Debug)]
+pub struct Fleet {
     pub(crate) schedulers: Vec<Scheduler>,
     pub(crate) all: Vec<SimNode>,
     pub(crate) etcd: EmbeddedEtcd,
@@ -97,7 +99,10 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     /// Must be called within a tokio runtime.
-    pub(crate) fn start(options: &Options, random: &mut fastrand::Rng) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    /// There is no etcd or no scheduler to start, or a node cannot start.
+    pub fn start(options: &Options, random: &mut fastrand::Rng) -> anyhow::Result<Self> {
         let place = place(options.nodes)?;
         let at = place.path().join("fabric");
         let directory = FabricDirectory::init(&at, SystemTime::now())?;
@@ -169,12 +174,20 @@ impl Fleet {
         Ok(SimNode::new(number, ip, fabric, make, &self.invariants))
     }
 
-    pub(crate) fn nodes(&self) -> usize {
+    /// The number of nodes.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
         self.all.len()
     }
 
+    /// Where the schedulers listen.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.schedulers.iter().map(|it| it.address).collect()
+    }
+
     pub(crate) fn start_node(&mut self, at: usize) -> anyhow::Result<()> {
-        let schedulers: Vec<SocketAddr> = self.schedulers.iter().map(|it| it.address).collect();
+        let schedulers = self.addresses();
         self.all[at].start(&self.switch, &schedulers)
     }
 
@@ -190,7 +203,8 @@ impl Fleet {
         self.schedulers[at].start()
     }
 
-    pub(crate) fn signal_etcd(&self, signal: Signal) {
+    /// Sends a signal to etcd.
+    pub fn signal_etcd(&self, signal: Signal) {
         if let Ok(pid) = i32::try_from(self.etcd.pid()) {
             kill(Pid::from_raw(pid), signal).ok();
         }
@@ -211,10 +225,11 @@ impl Fleet {
         self.all.iter().flat_map(of_one).collect()
     }
 
-    pub(crate) async fn operator(
-        &self,
-        scheduler: usize,
-    ) -> Result<Node, fabricbios_client::Error> {
+    /// An operator's client of this scheduler.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn operator(&self, scheduler: usize) -> Result<Node, fabricbios_client::Error> {
         let identity = Identity::load(self.directory.admin_identity())?;
         let address = self.schedulers[scheduler].address.to_string();
         Node::connect_patiently_async(&address, &identity, PATIENCE).await
@@ -246,10 +261,38 @@ impl Fleet {
         Ok(Identity::load(&path)?)
     }
 
-    /// Leases of the node with this number, that last for the whole run and have most of it.
-    pub(crate) async fn fill(&self, at: usize, leases: u32) -> anyhow::Result<()> {
+    /// A client of this scheduler, once all nodes report to it.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn reported(&self, scheduler: usize) -> anyhow::Result<Node> {
+        let client = self.operator(scheduler).await?;
+        while client.nodes_async().await?.len() < self.nodes() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(client)
+    }
+
+    /// Requests for leases that have reached all nodes.
+    #[must_use]
+    pub fn asked(&self) -> u64 {
+        self.all.iter().map(SimNode::asked).sum()
+    }
+
+    /// The identity of an operator.
+    #[must_use]
+    pub fn admin_identity(&self) -> PathBuf {
+        self.directory.admin_identity()
+    }
+
+    /// So many leases of the node with this number, that last for the whole run and have so many tenths of its memory.
+    ///
+    /// # Errors
+    /// The node refuses one.
+    pub async fn fill(&self, at: usize, leases: u32, tenths: u64) -> anyhow::Result<()> {
         let node = &self.all[at];
-        let bytes = node.make.mem[0] / 10 * 6 / u64::from(leases.max(1)) / 4096 * 4096;
+        let all: u64 = node.make.mem.iter().sum();
+        let bytes = all / 10 * tenths / u64::from(leases.max(1)) / 4096 * 4096;
         for number in 0..leases {
             let wanted = LeaseAllocRequest {
                 request_token: Some(RequestToken(fastrand::u128(1..))),

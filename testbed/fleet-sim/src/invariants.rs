@@ -41,9 +41,13 @@ impl Display for Invariant {
 /// What all nodes together must keep, and what was broken.
 #[derive(Debug, Default)]
 pub(crate) struct Invariants {
-    requests: Mutex<HashMap<(Arc<str>, RequestToken), (u32, LeaseId)>>,
+    /// Where the lease of each request is.
+    requests: Mutex<HashMap<AskedBy, (u32, LeaseId)>>,
     broken: Mutex<Vec<String>>,
 }
+
+/// A tenant, and the token of its request.
+type AskedBy = (Arc<str>, RequestToken);
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
@@ -81,7 +85,7 @@ impl Invariants {
 }
 
 /// The leases of one node, as its journal has them.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Watched {
     node: u32,
     leases: BTreeMap<LeaseId, Live>,
@@ -89,6 +93,7 @@ pub(crate) struct Watched {
     taken: BTreeMap<(ResourceId, u64), (u64, LeaseId)>,
 }
 
+#[derive(Debug)]
 struct Live {
     resource_id: ResourceId,
     tenant: Arc<str>,

@@ -11,7 +11,7 @@ mod faults;
 pub mod fleet;
 mod invariants;
 mod machine;
-pub mod node;
+mod node;
 mod switch;
 mod views;
 
@@ -57,6 +57,12 @@ pub struct Options {
     pub scheduler_program: PathBuf,
 }
 
+impl Default for Options {
+    fn default() -> Self {
+        Self::parse_from(["fleet-sim", "--scheduler-program="])
+    }
+}
+
 /// Runs the fleet, prints what happens, and returns whether every invariant holds. Must be called within a tokio runtime.
 ///
 /// # Errors
@@ -75,7 +81,7 @@ pub async fn run(options: &Options) -> anyhow::Result<bool> {
     println!("{:>6.1} s all nodes run", begin.elapsed().as_secs_f64());
     let each = options.leases.div_ceil(options.nodes);
     for at in 0..fleet.nodes() {
-        fleet.fill(at, each).await?;
+        fleet.fill(at, each, 6).await?;
     }
     println!(
         "{:>6.1} s all leases are there",

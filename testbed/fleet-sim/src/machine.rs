@@ -21,12 +21,13 @@ use crate::invariants::{Invariants, Watched};
 const CLEANING_MS: u64 = 50;
 
 /// What a node has written, and who watches it.
+#[derive(Debug)]
 pub(crate) struct Disk {
     contents: Mutex<Contents>,
     invariants: Arc<Invariants>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Contents {
     records: BTreeMap<Key, Value>,
     starts: u64,

@@ -3,7 +3,10 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -130,6 +133,7 @@ impl Described for InMemory {
 }
 
 /// See the module.
+#[derive(Debug)]
 pub(crate) struct SimNode {
     pub(crate) id: NodeId,
     pub(crate) make: Make,
@@ -137,9 +141,12 @@ pub(crate) struct SimNode {
     ip: Ipv4Addr,
     membership: Membership,
     pub(crate) disk: Arc<Disk>,
+    /// Requests for leases that have reached it.
+    asked: Arc<AtomicU64>,
     running: Option<Running>,
 }
 
+#[derive(Debug)]
 struct Running {
     server: Server,
     driver: Sender<Input>,
@@ -162,6 +169,7 @@ impl SimNode {
             ip,
             membership: Membership::new(fabric),
             disk: Arc::new(Disk::new(number, invariants)),
+            asked: Arc::default(),
             running: None,
         }
     }
@@ -206,14 +214,16 @@ impl SimNode {
             detection: Arc::clone(&detection),
             driver: driver.clone(),
         };
-        let disk = Arc::clone(&self.disk);
+        let (disk, count) = (Arc::clone(&self.disk), Arc::clone(&self.asked));
         let server = Server::start_over(
             Arc::clone(&port) as _,
             &self.membership,
             limits(),
             Arc::new(move |asked| {
-                if let Request::LeaseRenew { lease_id, .. } = asked.request {
-                    disk.renews(lease_id);
+                match &asked.request {
+                    Request::LeaseRenew { lease_id, .. } => disk.renews(*lease_id),
+                    Request::LeaseAlloc(_) => drop(count.fetch_add(1, Ordering::Relaxed)),
+                    _ => {}
                 }
                 requests.take(asked);
             }),
@@ -274,6 +284,10 @@ impl SimNode {
                 running.server.shutdown(Duration::ZERO).await;
             }
         }
+    }
+
+    pub(crate) fn asked(&self) -> u64 {
+        self.asked.load(Ordering::Relaxed)
     }
 
     pub(crate) fn fabric(&self) -> Arc<Fabric> {

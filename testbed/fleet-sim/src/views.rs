@@ -61,7 +61,7 @@ async fn told(fleet: &Fleet, scheduler: usize) -> Result<BTreeSet<Held>, Error> 
 
 fn difference(held: &BTreeSet<Held>, told: &BTreeSet<Held>) -> Option<String> {
     let [lacks, has_more] =
-        [held.difference(told), told.difference(held)].map(|it| it.collect::<Vec<_>>());
+        [held.difference(told), told.difference(held)].map(Iterator::collect::<Vec<_>>);
     (!(lacks.is_empty() && has_more.is_empty())).then(|| {
         format!(
             "of {} leases it lacks {} ({:?}) and has {} that are not there ({:?})",

@@ -22,11 +22,20 @@ impl Fleet {
 
     /// Starts a node.
     pub(crate) fn node(&self, mind: impl FnMut(&Request) -> Answer + Send + 'static) -> FakeNode {
+        self.limited_node(Limits::default(), mind)
+    }
+
+    /// The same with these limits.
+    pub(crate) fn limited_node(
+        &self,
+        limits: Limits,
+        mind: impl FnMut(&Request) -> Answer + Send + 'static,
+    ) -> FakeNode {
         let state_dir = tempfile::tempdir().unwrap();
         let key = self.dir.path().join("fabric/ca-key.pem");
         fs::copy(key, state_dir.path().join("ca-key.pem")).unwrap();
         let fabric = Fabric::open_or_create(state_dir.path(), SystemTime::now()).unwrap();
-        FakeNode::of(state_dir, fabric, self.admin(), Limits::default(), mind)
+        FakeNode::of(state_dir, fabric, self.admin(), limits, mind)
     }
 
     /// Starts a scheduler.

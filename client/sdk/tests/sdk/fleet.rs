@@ -7,6 +7,7 @@ use std::{
 };
 
 use fabricbios_client::{Error, Node, ResourceHealth};
+use fabricbios_control::Limits;
 use fabricbios_wire::{
     Answer, AwayNode, BlockDev, Candidate, CpuCap, Endpoint, Epoch, FlatEntry, FleetNode,
     FleetPage, GpuInfo, InventoryExtension, InventoryForm, LeaseAllocRequest, LeaseError, LeaseId,
@@ -58,6 +59,35 @@ fn asked_for(node: &FakeNode) -> Vec<LeaseAllocRequest> {
 fn refused(scheduler: &FakeNode) -> Error {
     let asked = builder(scheduler).patience(ONCE).acquire();
     asked.map(drop).unwrap_err()
+}
+
+#[test]
+fn leases_of_one_node_share_a_connection_whether_it_granted_them_or_refused() {
+    let fleet = Fleet::new();
+    let one = Limits {
+        connections_per_tenant_max: 1,
+        ..Limits::default()
+    };
+    let mut count = 0;
+    let node = fleet.limited_node(one, move |asked: &Request| {
+        count += u32::from(matches!(asked, Request::LeaseAlloc(_)));
+        match count {
+            3 => refuse(
+                LeaseError::CapacityExceeded,
+                RefusalClass::Transient,
+                "full",
+            ),
+            _ => obliging()(asked),
+        }
+    });
+    let scheduler = fleet.redirecting_to(&[&node]);
+    let client = at(&scheduler);
+    let ask = || client.acquire(memory());
+    let leases = [ask().unwrap(), ask().unwrap()];
+    let refused = ask().map(drop).unwrap_err();
+    assert!(refused.to_string().contains("full"), "{refused}");
+    let again = ask().unwrap();
+    assert!(leases.iter().all(|it| it.node.id() == again.node.id()));
 }
 
 #[test]
