@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     fs::{self, File},
-    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::Arc,
@@ -91,6 +91,7 @@ pub struct Fleet {
     pub(crate) schedulers: Vec<Scheduler>,
     pub(crate) all: Vec<SimNode>,
     pub(crate) etcd: EmbeddedEtcd,
+    metrics: SocketAddr,
     pub(crate) invariants: Arc<Invariants>,
     switch: Arc<Switch>,
     directory: FabricDirectory,
@@ -106,11 +107,14 @@ impl Fleet {
         let place = place(options.nodes)?;
         let at = place.path().join("fabric");
         let directory = FabricDirectory::init(&at, SystemTime::now())?;
-        let etcd = EmbeddedEtcd::start(&[])?;
+        let metrics = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+        let flag = format!("--listen-metrics-urls=http://{metrics}");
+        let etcd = EmbeddedEtcd::start(&[&flag])?;
         let mut fleet = Self {
             schedulers: Vec::new(),
             all: Vec::new(),
             etcd,
+            metrics,
             invariants: Arc::default(),
             switch: Switch::start()?,
             directory,
@@ -189,6 +193,11 @@ impl Fleet {
     pub(crate) fn start_node(&mut self, at: usize) -> anyhow::Result<()> {
         let schedulers = self.addresses();
         self.all[at].start(&self.switch, &schedulers)
+    }
+
+    /// Where etcd tells its counters.
+    pub(crate) fn metrics(&self) -> SocketAddr {
+        self.metrics
     }
 
     pub(crate) fn signal_scheduler(&self, at: usize, signal: Signal) {

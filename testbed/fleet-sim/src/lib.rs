@@ -8,6 +8,7 @@
 
 mod clients;
 mod faults;
+mod figures;
 pub mod fleet;
 mod invariants;
 mod machine;
@@ -49,6 +50,9 @@ pub struct Options {
     /// For how long faults come, seconds
     #[arg(long, default_value_t = 30)]
     pub secs: u64,
+    /// Before the faults: requests at etcd while nothing happens, and what a restart of a scheduler costs
+    #[arg(long)]
+    pub figures: bool,
     /// Chooses sizes, faults and requests [default: random]
     #[arg(long)]
     pub seed: Option<u64>,
@@ -94,6 +98,9 @@ pub async fn run(options: &Options) -> anyhow::Result<bool> {
         begin.elapsed().as_secs_f64(),
         whole.elapsed().as_secs_f64()
     );
+    if options.figures {
+        figures::print(&mut fleet).await?;
+    }
     let clients = Clients::start(&fleet, options.clients, seed)?;
     let mut faults = Faults::new(seed);
     faults

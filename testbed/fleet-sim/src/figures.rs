@@ -1,0 +1,66 @@
+//! What a large fleet costs: requests at etcd while nothing happens, and a scheduler that starts anew.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use fabricbios_wire::{LeaseAllocRequest, Reply, Request, ResourceType};
+use tokio::time::sleep;
+
+use crate::{PATIENCE, fleet::Fleet, views};
+
+/// For how long nothing happens.
+const IDLE: Duration = Duration::from_secs(20);
+
+pub(crate) async fn print(fleet: &mut Fleet) -> anyhow::Result<()> {
+    let before = requests(fleet)?;
+    sleep(IDLE).await;
+    let requests = requests(fleet)? - before;
+    println!(
+        "while nothing happens etcd gets {:.2} requests a second",
+        requests / IDLE.as_secs_f64()
+    );
+    fleet.kill_scheduler(0);
+    fleet.start_scheduler(0)?;
+    let begin = Instant::now();
+    let client = fleet.operator(0).await?;
+    let wanted = LeaseAllocRequest {
+        follows_redirect: true,
+        ..LeaseAllocRequest::new(ResourceType::Mem, 4096, 60)
+    };
+    while !matches!(
+        client.call_async(Request::LeaseAlloc(wanted.clone())).await,
+        Ok(Reply::Redirect(_))
+    ) {
+        sleep(Duration::from_millis(10)).await;
+    }
+    let first = begin.elapsed();
+    while client.nodes_async().await?.len() < fleet.nodes() {
+        sleep(Duration::from_millis(100)).await;
+    }
+    let nodes = begin.elapsed();
+    let agreed = views::agree(fleet, 0, PATIENCE).await;
+    agreed.map_err(anyhow::Error::msg)?;
+    println!(
+        "a scheduler that was killed and started: first Redirect after {first:.1?}, all nodes after {nodes:.1?}, all leases after {:.1?}",
+        begin.elapsed()
+    );
+    Ok(())
+}
+
+/// Requests that etcd has answered, by its own count.
+fn requests(fleet: &Fleet) -> anyhow::Result<f64> {
+    let mut stream = TcpStream::connect(fleet.metrics())?;
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+    let mut told = String::new();
+    stream.read_to_string(&mut told)?;
+    let lines = told
+        .lines()
+        .filter(|it| it.starts_with("grpc_server_handled_total"));
+    let counts = lines.filter_map(|it| it.rsplit(' ').next()?.parse::<f64>().ok());
+    let sum: Option<f64> = counts.reduce(|one, other| one + other);
+    sum.context("etcd's metrics do not count its requests")
+}
