@@ -186,10 +186,10 @@ impl Members {
     }
 
     /// The next record to write.
-    pub(crate) fn next_write(&mut self) -> Option<Write> {
+    pub(crate) fn next_write(&mut self, now_unix_ms: u64) -> Option<Write> {
         while let Some(id) = self.next_turn() {
             self.last_turn = Some(id);
-            match self.wanted(id) {
+            match self.wanted(id, now_unix_ms) {
                 Some(write) => return Some(write),
                 None => self.is_done(id),
             }
@@ -242,7 +242,7 @@ impl Members {
         }
     }
 
-    fn wanted(&self, id: NodeId) -> Option<Write> {
+    fn wanted(&self, id: NodeId, now_unix_ms: u64) -> Option<Write> {
         let own = self.own.get(&id)?;
         let held = self.held.get(&id);
         let mod_revision = held.map_or(0, |it| it.mod_revision);
@@ -252,13 +252,17 @@ impl Members {
             Some(Err(Unreadable::Later(_))) => return None,
             Some(Ok(it)) => {
                 let is_same = it.endpoint == own.told.endpoint && it.labels == own.told.labels;
+                // By a clock that is ahead: it must not stop updates until this one is there.
+                let is_ahead = it.last_seen_unix_ms > now_unix_ms.saturating_add(LAST_SEEN_STEP_MS);
                 // What has changed since is written when the node comes or leaves the next time.
                 let is_seen = last < it.last_seen_unix_ms.saturating_add(LAST_SEEN_STEP_MS);
-                if is_seen || is_same && own.reports {
+                if is_seen && !is_ahead || is_same && own.reports {
                     return None;
                 }
                 first = first.min(it.first_seen_unix_ms);
-                last = last.max(it.last_seen_unix_ms);
+                if !is_ahead {
+                    last = last.max(it.last_seen_unix_ms);
+                }
             }
             Some(Err(Unreadable::Garbage(_))) | None => {}
         }

@@ -163,7 +163,9 @@ impl Task {
 
     /// Writes the next record that is due.
     async fn write_next(&mut self, client: &Client) -> Result<(), Failure> {
-        let Some(write) = self.members.next_write() else {
+        let now = since_unix_epoch().as_millis();
+        let now_unix_ms = u64::try_from(now).unwrap_or(u64::MAX);
+        let Some(write) = self.members.next_write(now_unix_ms) else {
             return Ok(());
         };
         let key = self.keys.node(write.id);
@@ -235,10 +237,9 @@ impl Task {
             return Ok(());
         }
         let key = self.keys.scheduler(self.scheduler_id);
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let value = serde_json::json!({
             "version": 1,
-            "since_unix_secs": since.map_or(0, |it| it.as_secs()),
+            "since_unix_secs": since_unix_epoch().as_secs(),
         });
         let leased = client.put_leased(key, value.to_string().into_bytes()).await;
         if let Some(lease) = self.unless_refused(leased)? {
@@ -272,6 +273,12 @@ impl Task {
             Err(failure) => Err(failure),
         }
     }
+}
+
+/// By the wall clock; zero if that is before 1970.
+fn since_unix_epoch() -> Duration {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default()
 }
 
 fn ended(why: String) -> Failure {

@@ -7,7 +7,9 @@
 )]
 
 mod cluster;
+mod faults;
 mod program;
+mod proxy;
 mod world;
 
 use std::fs;

@@ -1,10 +1,12 @@
 //! A fabric with an etcd, schedulers, and nodes that only report.
 
 use std::{
+    collections::BTreeMap,
     fs,
+    io::Write,
     net::SocketAddr,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
     time::{Duration, Instant, SystemTime},
 };
 
@@ -87,7 +89,11 @@ impl World {
     }
 
     pub(crate) fn key(&self, node: &Reporting) -> String {
-        self.prefix(&format!("nodes/{}", node.id()))
+        self.key_of(node.id())
+    }
+
+    pub(crate) fn key_of(&self, id: NodeId) -> String {
+        self.prefix(&format!("nodes/{id}"))
     }
 
     /// `None`: no such key, or no etcd.
@@ -130,8 +136,15 @@ impl World {
     }
 
     fn run_etcdctl(&self, url: &str, words: &[&str]) -> Output {
+        self.command(url, words)
+            .output()
+            .expect("etcdctl: on Debian `apt install etcd-client` brings it")
+    }
+
+    fn command(&self, url: &str, words: &[&str]) -> Command {
         let identity = self.etcd.identity();
-        Command::new("etcdctl")
+        let mut command = Command::new("etcdctl");
+        command
             .arg(format!("--endpoints={url}"))
             .arg("--cert")
             .arg(&identity)
@@ -140,9 +153,31 @@ impl World {
             .arg("--cacert")
             .arg(self.etcd.ca())
             .args(words)
-            .env("ETCDCTL_API", "3")
-            .output()
-            .expect("etcdctl: on Debian `apt install etcd-client` brings it")
+            .env("ETCDCTL_API", "3");
+        command
+    }
+
+    /// Puts and deletes, each as etcdctl writes it: as many in one transaction as etcd takes.
+    pub(crate) fn change(&self, operations: &[String]) {
+        for some in operations.chunks(128) {
+            let mut etcdctl = self.command(&self.etcd.url(), &["txn"]);
+            etcdctl.stdin(Stdio::piped()).stdout(Stdio::null());
+            let mut etcdctl = etcdctl.spawn().unwrap();
+            // Nothing is compared, so all is done.
+            let text = format!("\n{}\n\n\n", some.join("\n"));
+            let mut input = etcdctl.stdin.take().unwrap();
+            input.write_all(text.as_bytes()).unwrap();
+            drop(input);
+            assert!(etcdctl.wait().unwrap().success());
+        }
+    }
+
+    /// Drops what etcd remembers of the past.
+    pub(crate) fn compact(&self) {
+        let status = self.etcdctl(&["endpoint", "status", "--write-out=json"]);
+        let (_, revision) = status.split_once(r#""revision":"#).unwrap();
+        let (revision, _) = revision.split_once(',').unwrap();
+        self.etcdctl(&["compact", "--physical", revision]);
     }
 
     /// Ends etcd and starts it anew on what `etcdctl snapshot save` has written into this file.
@@ -167,10 +202,7 @@ impl World {
 
     /// What an operator does with a full etcd.
     pub(crate) fn make_room(&self) {
-        let status = self.etcdctl(&["endpoint", "status", "--write-out=json"]);
-        let (_, revision) = status.split_once(r#""revision":"#).unwrap();
-        let (revision, _) = revision.split_once(',').unwrap();
-        self.etcdctl(&["compact", "--physical", revision]);
+        self.compact();
         self.etcdctl(&["defrag"]);
         self.etcdctl(&["alarm", "disarm"]);
     }
@@ -192,6 +224,13 @@ impl World {
             .next()
             .unwrap()
     }
+}
+
+/// A record as another scheduler has written it.
+pub(crate) fn record(endpoint: &str, label: &str, seen_unix_ms: u64) -> String {
+    format!(
+        r#"{{"version":1,"endpoint":"{endpoint}","labels":["{label}"],"first_seen_unix_ms":{seen_unix_ms},"last_seen_unix_ms":{seen_unix_ms}}}"#
+    )
 }
 
 fn done(told: Output) -> Option<String> {
@@ -290,20 +329,35 @@ pub(crate) async fn placed(client: &Node) -> Result<Vec<NodeId>, String> {
     }
 }
 
-/// Waits until a request for a GPU, which no node has, is refused in this class.
-pub(crate) async fn until_refused(client: &Node, class: RefusalClass) {
+/// The class in which a request for a GPU, which no node has, is refused.
+pub(crate) async fn refused(client: &Node) -> RefusalClass {
     let wanted = LeaseAllocRequest {
         follows_redirect: true,
         ..LeaseAllocRequest::new(ResourceType::Gpu, 4096, 60)
     };
-    let is_refused = async || {
-        let answer = client.call_async(Request::LeaseAlloc(wanted.clone())).await;
-        match answer {
-            Err(Error::Refused(refusal)) => (refusal.class == class).then_some(()),
-            other => panic!("{other:?}"),
-        }
-    };
+    match client.call_async(Request::LeaseAlloc(wanted)).await {
+        Err(Error::Refused(refusal)) => refusal.class,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Waits until it is refused in this class.
+pub(crate) async fn until_refused(client: &Node, class: RefusalClass) {
+    let is_refused = async || (refused(client).await == class).then_some(());
     until_async("another class of refusal", is_refused).await;
+}
+
+/// The members that are away, each with its address.
+pub(crate) async fn away(client: &Node) -> BTreeMap<NodeId, SocketAddr> {
+    let members = client.members_async().await.unwrap();
+    let away = members.away.iter().map(|it| (it.id, it.address));
+    away.collect()
+}
+
+/// Waits until these members are away.
+pub(crate) async fn until_away(client: &Node, expected: &BTreeMap<NodeId, SocketAddr>) {
+    let are_away = async || (away(client).await == *expected).then_some(());
+    until_async("other members are away", are_away).await;
 }
 
 /// Waits for a refusal with this beginning and this end.
@@ -327,7 +381,7 @@ pub(crate) async fn until<T>(what: &str, mut it: impl FnMut() -> Option<T>) -> T
     until_async(what, async || it()).await
 }
 
-async fn until_async<T>(what: &str, mut it: impl AsyncFnMut() -> Option<T>) -> T {
+pub(crate) async fn until_async<T>(what: &str, mut it: impl AsyncFnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {
         if let Some(found) = it().await {

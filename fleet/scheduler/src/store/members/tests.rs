@@ -1,5 +1,8 @@
 use super::*;
 
+/// No record of these tests is ahead of it, but one.
+const NOW: u64 = 1_000_000;
+
 fn node(number: u8) -> NodeId {
     NodeId([number; 32])
 }
@@ -34,7 +37,7 @@ fn record(port: u16, first: u64, last: u64) -> Record {
 /// Writes what is due, as an etcd at this revision that refuses nothing.
 fn write(members: &mut Members, revision: i64) -> Vec<Record> {
     let mut records = Vec::new();
-    while let Some(write) = members.next_write() {
+    while let Some(write) = members.next_write(NOW) {
         records.push(write.record.clone());
         members.written(write, revision);
     }
@@ -45,13 +48,13 @@ fn write(members: &mut Members, revision: i64) -> Vec<Record> {
 fn a_member_is_written_once_and_stays_when_it_is_away() {
     let mut members = Members::default();
     members.change(node(1), reports(1, 1_000));
-    let due = members.next_write().unwrap();
+    let due = members.next_write(NOW).unwrap();
     assert_eq!(
         (due.mod_revision, &due.record),
         (0, &record(1, 1_000, 1_000))
     );
     assert_eq!(members.written(due, 5), Some(Became::Known(node(1))));
-    assert_eq!(members.next_write(), None);
+    assert_eq!(members.next_write(NOW), None);
     // Its own put, which the watch tells too, is no news.
     assert_eq!(
         members.put(node(1), 5, &record(1, 1_000, 1_000).to_bytes()),
@@ -95,7 +98,7 @@ fn a_wiped_etcd_is_filled_again_by_who_reports() {
     // A lower revision than before is the truth of the new etcd.
     let again = (node(1), 2, record(1, 1_000, 1_000).to_bytes());
     assert_eq!(members.take_all(100, vec![again]), []);
-    assert_eq!(members.next_write(), None);
+    assert_eq!(members.next_write(NOW), None);
 }
 
 #[test]
@@ -108,7 +111,7 @@ fn a_deleted_record_is_forgotten_and_comes_back_if_its_node_reports() {
         members.deleted(node(2), 7),
         Some(Became::Forgotten(node(2)))
     );
-    assert_eq!(members.next_write(), None);
+    assert_eq!(members.next_write(NOW), None);
     assert_eq!(
         members.deleted(node(1), 8),
         Some(Became::Forgotten(node(1)))
@@ -133,7 +136,7 @@ fn a_last_word_that_waits_brings_no_member_back_that_somebody_has_had_forgotten(
             true => assert_eq!(members.take_all(100, vec![]).first().copied(), forgotten),
             false => assert_eq!(members.deleted(node(1), 6), forgotten),
         }
-        assert_eq!(members.next_write(), None, "{is_read_anew}");
+        assert_eq!(members.next_write(NOW), None, "{is_read_anew}");
     }
 }
 
@@ -166,15 +169,15 @@ fn garbage_is_replaced_and_a_later_version_never_is() {
     for number in [1, 2] {
         members.change(node(number), reports(number.into(), 1_000));
     }
-    let due = members.next_write().unwrap();
+    let due = members.next_write(NOW).unwrap();
     assert_eq!((due.id, due.mod_revision), (node(1), 3));
     assert_eq!(members.written(due, 5), Some(Became::Known(node(1))));
-    assert_eq!(members.next_write(), None);
+    assert_eq!(members.next_write(NOW), None);
     // One that a newer scheduler has written meanwhile.
     members.change(node(3), reports(3, 1_000));
-    let due = members.next_write().unwrap();
+    let due = members.next_write(NOW).unwrap();
     assert_eq!(members.overtaken(due.id, Some((6, &later))), None);
-    assert_eq!(members.next_write(), None);
+    assert_eq!(members.next_write(NOW), None);
     // A record that cannot be read any more is no member that is known.
     let gone = members.put(node(1), 7, &later);
     assert_eq!(gone, Some(Became::Forgotten(node(1))));
@@ -186,10 +189,24 @@ fn two_schedulers_that_reach_a_node_by_other_addresses_do_not_write_in_turns() {
     members.change(node(1), reports(1, 1_000));
     write(&mut members, 5);
     members.put(node(1), 6, &record(2, 1_000, 1_000).to_bytes());
-    assert_eq!(members.next_write(), None);
+    assert_eq!(members.next_write(NOW), None);
     let all = vec![(node(1), 6, record(2, 1_000, 1_000).to_bytes())];
     members.take_all(100, all);
-    assert_eq!(members.next_write(), None);
+    assert_eq!(members.next_write(NOW), None);
+}
+
+#[test]
+fn a_record_by_a_clock_that_is_ahead_is_replaced_once_and_one_of_another_scheduler_is_not() {
+    for (seen, is_replaced) in [(NOW + 3_600_000, true), (NOW + 50_000, false)] {
+        let mut members = Members::default();
+        members.put(node(1), 5, &record(1, 1_000, seen).to_bytes());
+        members.change(node(1), reports(2, NOW - 500_000));
+        let expected = record(2, 1_000, NOW - 500_000);
+        let expected = if is_replaced { vec![expected] } else { vec![] };
+        assert_eq!(write(&mut members, 6), expected, "{seen}");
+        members.change(node(1), reports(3, NOW - 499_000));
+        assert_eq!(write(&mut members, 7), [], "{seen}");
+    }
 }
 
 #[test]
@@ -198,10 +215,10 @@ fn each_node_has_its_turn() {
     for number in [1, 2] {
         members.change(node(number), reports(1, 1_000));
     }
-    let first = members.next_write().unwrap();
+    let first = members.next_write(NOW).unwrap();
     assert_eq!(first.id, node(1));
     members.written(first, 5);
     // The first one comes from another address again and again.
     members.change(node(1), reports(2, 100_000));
-    assert_eq!(members.next_write().unwrap().id, node(2));
+    assert_eq!(members.next_write(NOW).unwrap().id, node(2));
 }
