@@ -1,7 +1,7 @@
 //! Three etcd servers, of which some are stopped or killed.
 
 use std::{
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     process::{Child, Command, Stdio},
 };
 
@@ -13,23 +13,33 @@ use nix::{
 use crate::world::{World, placed, until};
 
 /// Three servers with the certificates of the world's own etcd. Dropping it ends them.
-struct Cluster {
+pub(crate) struct Cluster {
     servers: Vec<(String, Child)>,
     _data: tempfile::TempDir,
 }
 
 impl Cluster {
-    fn start(world: &World) -> Self {
+    pub(crate) fn start(world: &World) -> Self {
+        Self::behind(world, |_, server| server)
+    }
+
+    /// Servers that reach each other by other addresses: `way` makes one of a server's number and its own address.
+    pub(crate) fn behind(world: &World, way: impl Fn(usize, SocketAddr) -> SocketAddr) -> Self {
         let data = tempfile::tempdir().unwrap();
         let listeners: Vec<TcpListener> = { 0..6 }
             .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
             .collect();
-        let urls: Vec<String> = { listeners.iter() }
-            .map(|it| format!("https://{}", it.local_addr().unwrap()))
+        let addresses: Vec<SocketAddr> = { listeners.iter() }
+            .map(|it| it.local_addr().unwrap())
             .collect();
         drop(listeners);
+        let url = |at: &SocketAddr| format!("https://{at}");
+        let urls: Vec<String> = addresses.iter().map(url).collect();
         let (clients, peers) = urls.split_at(3);
-        let members: Vec<String> = { peers.iter().enumerate() }
+        let ways: Vec<String> = { addresses[3..].iter().enumerate() }
+            .map(|(at, address)| url(&way(at, *address)))
+            .collect();
+        let members: Vec<String> = { ways.iter().enumerate() }
             .map(|(at, url)| format!("m{at}={url}"))
             .collect();
         let (identity, ca) = (world.etcd.identity(), world.etcd.ca());
@@ -43,7 +53,7 @@ impl Cluster {
                 .arg(format!("--listen-client-urls={}", clients[at]))
                 .arg(format!("--advertise-client-urls={}", clients[at]))
                 .arg(format!("--listen-peer-urls={}", peers[at]))
-                .arg(format!("--initial-advertise-peer-urls={}", peers[at]));
+                .arg(format!("--initial-advertise-peer-urls={}", ways[at]));
             for of in ["", "peer-"] {
                 for (flag, file) in [
                     ("cert-file", &identity),
@@ -71,8 +81,12 @@ impl Cluster {
         }
     }
 
-    fn urls(&self) -> Vec<String> {
+    pub(crate) fn urls(&self) -> Vec<String> {
         self.servers.iter().map(|(url, _)| url.clone()).collect()
+    }
+
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        self.servers.iter().map(|(_, it)| it.id()).collect()
     }
 
     fn signal(&self, at: usize, signal: Signal) {

@@ -8,6 +8,7 @@
 
 mod cluster;
 mod faults;
+mod partition;
 mod program;
 mod proxy;
 mod world;
