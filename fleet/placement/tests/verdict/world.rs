@@ -48,8 +48,10 @@ impl Dice {
 /// What becomes of a lease.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Fate {
-    /// It stays.
+    /// It stays, and its bind does not end.
     Holds,
+    /// It stays, and is bound.
+    Lives,
     /// It ends, and its part is clean.
     Goes,
     /// It ends, and its part is being cleaned.
@@ -81,12 +83,13 @@ impl Fate {
 }
 
 pub(crate) struct World {
-    table: LeaseTable,
-    now: Now,
+    pub(crate) table: LeaseTable,
+    pub(crate) now: Now,
     kinds: Vec<(ResourceType, Offer)>,
     /// Kinds of which the node has more than it offers.
     detected: Vec<ResourceType>,
-    next: u64,
+    /// The number of the last request, and the id of its lease.
+    pub(crate) next: u64,
 }
 
 impl fmt::Debug for World {
@@ -220,7 +223,7 @@ impl World {
             self.carry_out(order, fate);
         }
         self.settle(fate);
-        let ends = !matches!(fate, Fate::Holds | Fate::Strands);
+        let ends = !matches!(fate, Fate::Holds | Fate::Lives | Fate::Strands);
         if ends && matches!(told, Some(Ok(_))) {
             let revoked = Asked {
                 role: Role::Operator,
@@ -233,7 +236,7 @@ impl World {
         told.expect("an answer or a grant")
     }
 
-    fn settle(&mut self, fate: Fate) {
+    pub(crate) fn settle(&mut self, fate: Fate) {
         while let Some(effect) = self.table.poll_effect() {
             if let Effect::Order { order, .. } = effect {
                 self.carry_out(order, fate);
