@@ -12,8 +12,12 @@ pub(crate) enum Invariant {
     RefusedChangesNothing,
     /// A node is listed with its own leases alone.
     OwnLeases,
-    /// Nodes are listed from the first report of a connection that is taken until this connection has ended.
+    /// Nodes are listed from the first report of a connection that is taken until this connection has ended, and are away
+    /// after that.
     ListsWhoReports,
+    /// A refusal can be for good only if nobody is away, and all that report have told all leases over their present
+    /// connection.
+    WholeIfAllIsTold,
     /// Without faults, at the end: who reports is listed with the leases and the inventory that its table has.
     ViewIsTheTables,
     /// Without faults, at the end: a node is named for a request if its table grants it, with the resource that it grants.
@@ -53,6 +57,8 @@ pub(crate) enum Mistake {
     ForgetsWhoIsRefused,
     /// Scheduler: leases are listed at the node that has the next number.
     MixesUpNodes,
+    /// Scheduler: the first part of a list counts as the whole.
+    TakesAPartForTheWhole,
     /// Node: leases that are over are not told.
     TellsNotWhatIsOver,
     /// Node: what changes while the whole list is told is not told.
@@ -64,7 +70,7 @@ pub(crate) enum Mistake {
 }
 
 /// Mistakes, each with the invariant that it breaks.
-pub(crate) const MISTAKES: [(Mistake, Invariant); 11] = [
+pub(crate) const MISTAKES: [(Mistake, Invariant); 12] = [
     (
         Mistake::TakesWhatFollowsALoss,
         Invariant::OnlyTheNextIsTaken,
@@ -80,6 +86,7 @@ pub(crate) const MISTAKES: [(Mistake, Invariant); 11] = [
         Invariant::RefusedChangesNothing,
     ),
     (Mistake::MixesUpNodes, Invariant::OwnLeases),
+    (Mistake::TakesAPartForTheWhole, Invariant::WholeIfAllIsTold),
     (Mistake::TellsNotWhatIsOver, Invariant::ViewIsTheTables),
     (Mistake::ReadsTheLogTooLate, Invariant::ViewIsTheTables),
     (Mistake::TellsTheInventoryOnce, Invariant::ViewIsTheTables),

@@ -17,7 +17,33 @@ mod scheduler;
 mod world;
 
 use invariants::{Broken, MISTAKES, Mistake};
-use network::{Counts, Run};
+use network::Run;
+
+/// How often it has happened.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) lost: usize,
+    pub(crate) repeated: usize,
+    pub(crate) refused: usize,
+    pub(crate) taken: usize,
+    /// Reports that came when a later connection had reported.
+    pub(crate) of_older: usize,
+    /// Leases that the tables had at the end, and requests that nodes granted and were named for.
+    pub(crate) leases: usize,
+    pub(crate) placed: usize,
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.lost += other.lost;
+        self.repeated += other.repeated;
+        self.refused += other.refused;
+        self.taken += other.taken;
+        self.of_older += other.of_older;
+        self.leases += other.leases;
+        self.placed += other.placed;
+    }
+}
 
 const SEED: &str = "FABRICBIOS_REPORTS_SEED";
 
@@ -61,7 +87,7 @@ fn whatever_is_lost_late_repeated_or_reordered_every_view_becomes_what_the_table
         (repeated, 1_000),
         (refused, 1_000),
         (taken, 10_000),
-        (of_older, 100),
+        (of_older, 50),
         (leases, 1_000),
         (placed, 100),
     ] {

@@ -1,12 +1,14 @@
 //! Nodes and schedulers, and a network that loses, delays, repeats and reorders reports, and cuts connections.
 
+mod acts;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    invariants::{Broken, Invariant, Mistake},
-    node::{Connection, Node, Report, dice},
+    Counts,
+    invariants::{Broken, Mistake},
+    node::{Connection, Node, Report},
     scheduler::Scheduler,
-    world::Fate,
 };
 
 const ACTS: usize = 80;
@@ -24,11 +26,14 @@ struct Pair {
 
 #[derive(Debug)]
 enum Event {
-    Comes(Pair, u64, u64, Report),
+    /// To this life of the scheduler, over this connection.
+    Comes(Pair, u64, u64, Box<Report>),
+    /// Over this connection, the report with this number, and whether it was taken.
     IsAnswered(Pair, u64, u64, bool),
+    /// Over this connection, the report with this number.
     IsLate(Pair, u64, u64),
     Connects(Pair),
-    /// A scheduler notices the end of a connection, in this life of it.
+    /// This life of the scheduler notices the end of this connection.
     Ends(Pair, u64, u64),
 }
 
@@ -40,32 +45,6 @@ struct Faults {
     repeated: u64,
     /// Milliseconds.
     late: u64,
-}
-
-/// How often it has happened.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) lost: usize,
-    pub(crate) repeated: usize,
-    pub(crate) refused: usize,
-    pub(crate) taken: usize,
-    /// Reports that came when a later connection had reported.
-    pub(crate) of_older: usize,
-    /// Leases that the tables had at the end, and requests that nodes granted and were named for.
-    pub(crate) leases: usize,
-    pub(crate) placed: usize,
-}
-
-impl std::ops::AddAssign for Counts {
-    fn add_assign(&mut self, other: Self) {
-        self.lost += other.lost;
-        self.repeated += other.repeated;
-        self.refused += other.refused;
-        self.taken += other.taken;
-        self.of_older += other.of_older;
-        self.leases += other.leases;
-        self.placed += other.placed;
-    }
 }
 
 pub(crate) struct Run {
@@ -104,9 +83,7 @@ impl Run {
         Self {
             faults,
             at_once,
-            schedulers: (0..random.u8(2..=3))
-                .map(|_| Scheduler::default())
-                .collect(),
+            schedulers: (0..random.u8(2..=3)).map(|_| Scheduler::new(0)).collect(),
             random,
             mistake,
             now: 0,
@@ -129,7 +106,7 @@ impl Run {
         for _ in 0..ACTS {
             let until = self.now + self.random.u64(..1_000);
             self.go_on(until)?;
-            self.act()?;
+            self.act();
         }
         self.faults = Faults::default();
         self.go_on(u64::MAX)?;
@@ -171,48 +148,6 @@ impl Run {
         is_lost
     }
 
-    fn act(&mut self) -> Result<(), Broken> {
-        let node = self.random.usize(..self.nodes.len());
-        let scheduler = self.random.usize(..self.schedulers.len());
-        match self.random.u8(..40) {
-            0..4 => {
-                self.say(|| {
-                    format!("the connection of node {node} to scheduler {scheduler} is cut")
-                });
-                self.ends(Pair { node, scheduler });
-            }
-            4 => {
-                self.say(|| format!("scheduler {scheduler} starts anew"));
-                self.schedulers[scheduler].starts_anew();
-                for node in 0..self.nodes.len() {
-                    self.ends(Pair { node, scheduler });
-                }
-            }
-            5 => {
-                let is_on = self.off.insert(node);
-                self.say(|| format!("node {node} stops: {is_on}; or starts"));
-                if !is_on {
-                    self.off.remove(&node);
-                    self.all_connect(node);
-                }
-                for scheduler in (0..self.schedulers.len()).filter(|_| is_on) {
-                    self.ends(Pair { node, scheduler });
-                }
-            }
-            _ => {
-                self.nodes[node].happens(&mut self.random);
-                self.tell(node);
-            }
-        }
-        Ok(())
-    }
-
-    fn all_connect(&mut self, node: usize) {
-        for scheduler in 0..self.schedulers.len() {
-            self.soon(Event::Connects(Pair { node, scheduler }));
-        }
-    }
-
     fn tell(&mut self, node: usize) {
         for scheduler in 0..self.schedulers.len() {
             self.tell_one(Pair { node, scheduler });
@@ -236,10 +171,10 @@ impl Run {
             let life = self.schedulers[pair.scheduler].life;
             if self.random.u64(..100) < self.faults.repeated {
                 self.counts.repeated += 1;
-                self.soon(Event::Comes(pair, life, number, report.clone()));
+                self.soon(Event::Comes(pair, life, number, Box::new(report.clone())));
             }
             if !self.is_lost() {
-                self.soon(Event::Comes(pair, life, number, report));
+                self.soon(Event::Comes(pair, life, number, Box::new(report)));
             }
         }
         self.connections.insert(pair, connection);
@@ -280,7 +215,7 @@ impl Run {
 
     fn happens(&mut self, event: Event) -> Result<(), Broken> {
         match event {
-            Event::Comes(pair, life, number, report) => self.comes(pair, life, number, report)?,
+            Event::Comes(pair, life, number, report) => self.comes(pair, life, number, *report)?,
             Event::IsAnswered(pair, number, sequence, is_taken) => {
                 let connection = self.connections.get_mut(&pair);
                 let Some(connection) = connection.filter(|it| it.number == number) else {
@@ -345,33 +280,6 @@ impl Run {
         self.counts.of_older += usize::from(is_older);
         if !self.is_lost() {
             self.soon(Event::IsAnswered(pair, number, sequence, is_taken));
-        }
-        Ok(())
-    }
-
-    /// Asks each scheduler, and then each table.
-    fn check_places(&mut self) -> Result<(), Broken> {
-        let of = self.random.usize(..self.nodes.len());
-        let request = self.nodes[of].request(&mut self.random);
-        let seed = self.random.u64(..);
-        let schedulers = self.schedulers.iter();
-        let named: Vec<_> = schedulers.map(|it| it.places(&request, seed)).collect();
-        for at in 0..self.nodes.len() {
-            if self.off.contains(&at) {
-                continue;
-            }
-            let node = &mut self.nodes[at];
-            let fate = Fate::random(&mut dice(&mut self.random));
-            let grants = node.world.ask("blue", &request, fate);
-            for named in &named {
-                let named = named.get(&node.id());
-                let why =
-                    || format!("node {at}: {named:?}, and its table: {grants:?}: {request:?}");
-                let is_same = named == grants.as_ref().ok();
-                Invariant::PlacesAsTheTables.holds(is_same, why)?;
-            }
-            self.counts.placed += usize::from(grants.is_ok());
-            self.tell(at);
         }
         Ok(())
     }

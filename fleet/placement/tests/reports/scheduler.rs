@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fabricbios_placement::{Reporter, View, Whose};
 use fabricbios_wire::{
-    FleetLease, FleetPage, LeaseAllocRequest, LeaseId, NodeId, ResourceId, ResourceInventory,
+    FleetLease, FleetPage, LeaseAllocRequest, LeaseId, NodeId, ReportPart, ResourceId,
+    ResourceInventory,
 };
 
 use crate::{
@@ -12,11 +13,22 @@ use crate::{
     node::{Node, Report, of_lease},
 };
 
-#[derive(Default)]
+/// Of a node that reports.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    /// Its newest connection.
+    connection: u64,
+    /// The number of its last report.
+    last: u64,
+    /// Whether it has told all its leases over this connection.
+    is_whole: bool,
+}
+
 pub(crate) struct Scheduler {
     view: View,
-    /// Of each node that reports, its newest connection, and the number of its last report.
-    taken: BTreeMap<NodeId, (u64, u64)>,
+    taken: BTreeMap<NodeId, Taken>,
+    /// The nodes that have gone once: members of the fabric, as with etcd.
+    known: BTreeSet<NodeId>,
     /// The connections whose end is awaited.
     pub(crate) awaited: BTreeSet<u64>,
     /// How often it was started.
@@ -24,18 +36,27 @@ pub(crate) struct Scheduler {
 }
 
 impl Scheduler {
+    pub(crate) fn new(life: u64) -> Self {
+        let mut view = View::default();
+        view.members_are_known(true);
+        Self {
+            view,
+            taken: BTreeMap::new(),
+            known: BTreeSet::new(),
+            awaited: BTreeSet::new(),
+            life,
+        }
+    }
+
     /// All that it knew is gone.
     pub(crate) fn starts_anew(&mut self) {
-        *self = Self {
-            life: self.life + 1,
-            ..Self::default()
-        };
+        *self = Self::new(self.life + 1);
     }
 
     /// Whether a later connection of the node than this one has reported.
     pub(crate) fn has_later(&self, node_id: NodeId, connection: u64) -> bool {
         let newest = self.taken.get(&node_id);
-        newest.is_some_and(|(newest, _)| *newest > connection)
+        newest.is_some_and(|it| it.connection > connection)
     }
 
     /// Returns whether the report was taken.
@@ -50,7 +71,7 @@ impl Scheduler {
         let got = *report.sequence();
         let is_inventory = matches!(report, Report::Inventory(_));
         let is_next = match newest {
-            Some((newest, last)) if newest == connection => got == last + 1,
+            Some(newest) if newest.connection == connection => got == newest.last + 1,
             Some(_) if self.has_later(node_id, connection) => false,
             _ => is_inventory && got == 1,
         };
@@ -59,27 +80,11 @@ impl Scheduler {
             labels: Vec::new(),
             connection,
         };
-        match (mistake, newest) {
-            (Some(Mistake::TakesWhatFollowsALoss), Some((newest, last)))
-                if newest == connection && got > last =>
-            {
-                *report.sequence() = last + 1;
-            }
-            (Some(Mistake::BelievesAnOldConnection), Some((newest, last)))
-                if newest > connection =>
-            {
-                from.connection = newest;
-                *report.sequence() = last + 1;
-            }
-            (Some(Mistake::MixesUpNodes), _) if !is_inventory => {
-                let other = { self.taken.iter() }.find(|(id, _)| **id > node_id);
-                if let Some((other, (connection, last))) = other {
-                    (from.node_id, from.connection) = (*other, *connection);
-                    *report.sequence() = last + 1;
-                }
-            }
-            _ => {}
-        }
+        let is_end = match &report {
+            Report::Leases(it) => matches!(it.part, ReportPart::End | ReportPart::Whole),
+            Report::Inventory(_) => false,
+        };
+        self.errs(mistake, &mut from, &mut report);
         let before = (!is_next).then(|| self.all());
         let told = format!("report {got} of connection {connection}, and {newest:?} is newest");
         let taken = match report {
@@ -88,7 +93,7 @@ impl Scheduler {
         };
         let is_taken = taken.is_ok();
         if !is_taken && mistake == Some(Mistake::ForgetsWhoIsRefused) {
-            newest.map(|(newest, _)| self.view.gone(node_id, newest));
+            newest.map(|it| self.view.gone(node_id, it.connection));
         }
         Invariant::OnlyTheNextIsTaken
             .holds(is_taken == is_next, || format!("{told}: {taken:?}"))?;
@@ -96,10 +101,49 @@ impl Scheduler {
             let is_same = before == self.all();
             Invariant::RefusedChangesNothing.holds(is_same, || told)?;
         } else {
-            self.taken.insert(node_id, (connection, got));
+            let newest = newest.filter(|it| it.connection == connection);
+            let taken = Taken {
+                connection,
+                last: got,
+                is_whole: is_end || newest.is_some_and(|it| it.is_whole),
+            };
+            self.taken.insert(node_id, taken);
         }
         self.check()?;
         Ok(is_taken)
+    }
+
+    /// What a mistake makes of a report.
+    fn errs(&self, mistake: Option<Mistake>, from: &mut Reporter, report: &mut Report) {
+        let Some(newest) = self.taken.get(&from.node_id) else {
+            return;
+        };
+        let got = *report.sequence();
+        let is_of_newest = newest.connection == from.connection;
+        match (mistake, report) {
+            (Some(Mistake::TakesWhatFollowsALoss), report) if is_of_newest && got > newest.last => {
+                *report.sequence() = newest.last + 1;
+            }
+            (Some(Mistake::BelievesAnOldConnection), report)
+                if newest.connection > from.connection =>
+            {
+                from.connection = newest.connection;
+                *report.sequence() = newest.last + 1;
+            }
+            (Some(Mistake::TakesAPartForTheWhole), Report::Leases(it))
+                if it.part == ReportPart::Begin =>
+            {
+                it.part = ReportPart::Whole;
+            }
+            (Some(Mistake::MixesUpNodes), Report::Leases(it)) => {
+                let other = { self.taken.iter() }.find(|(id, _)| **id > from.node_id);
+                if let Some((other, newest)) = other {
+                    (from.node_id, from.connection) = (*other, newest.connection);
+                    it.sequence = newest.last + 1;
+                }
+            }
+            _ => {}
+        }
     }
 
     /// A connection has ended.
@@ -110,7 +154,11 @@ impl Scheduler {
         mistake: Option<Mistake>,
     ) -> Result<(), Broken> {
         self.awaited.remove(&connection);
-        let newest = self.taken.get(&node_id).map(|(newest, _)| *newest);
+        let newest = self.taken.get(&node_id).map(|it| it.connection);
+        self.view.know_reporting(node_id, 0);
+        if newest.is_some() {
+            self.known.insert(node_id);
+        }
         let ended = match (mistake, newest) {
             (Some(Mistake::HearsNoEnd), _) => 0,
             (Some(Mistake::AnyEndIsTheEnd), Some(newest)) => newest,
@@ -130,6 +178,14 @@ impl Scheduler {
             let listed: Vec<NodeId> = self.all().0.nodes.iter().map(|it| it.node_id).collect();
             format!("{:?} report, and {listed:?} are listed", self.taken.keys())
         })?;
+        let away = { self.known.iter() }.filter(|id| !self.taken.contains_key(*id));
+        let away = away.count();
+        let why = || format!("{} and not {away} are away", self.view.away());
+        Invariant::ListsWhoReports.holds(self.view.away() == away, why)?;
+        let are_told = self.taken.values().all(|it| it.is_whole);
+        let is_whole = away == 0 && !self.taken.is_empty() && are_told;
+        let why = || format!("{} with {:?}", self.view.is_whole(), self.taken);
+        Invariant::WholeIfAllIsTold.holds(self.view.is_whole() == is_whole, why)?;
         for it in self.leases() {
             let is_own = of_lease(it.lease.lease_id) == it.node_id;
             Invariant::OwnLeases.holds(is_own, || format!("{it:?}"))?;

@@ -67,6 +67,7 @@ pub(crate) enum Fate {
 impl Fate {
     pub(crate) fn random(dice: &mut Dice) -> Self {
         let rare = [
+            Self::Lives,
             Self::Goes,
             Self::Goes,
             Self::Cleans,

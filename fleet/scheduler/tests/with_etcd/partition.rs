@@ -14,7 +14,7 @@ use fabricbios_wire::{NodeId, RefusalClass};
 use crate::{
     cluster::Cluster,
     proxy::{Gate, Way, gate, listen, way_to},
-    world::{World, away, placed, refused, until, until_async, until_refused},
+    world::{Reporting, World, away, placed, refused, until, until_async, until_refused},
 };
 
 const SERVERS: usize = 3;
@@ -72,7 +72,7 @@ impl Net {
         self.servers[other][one].send_replace(way);
     }
 
-    fn from_scheduler(&self, scheduler: usize, server: usize, way: Way) {
+    fn of_scheduler(&self, scheduler: usize, server: usize, way: Way) {
         self.of_schedulers[scheduler][server].send_replace(way);
     }
 
@@ -116,7 +116,7 @@ fn who_has(port: u16, pids: &[u32]) -> Option<usize> {
 async fn while_any_two_are_cut_off_from_each_other_members_are_written_and_told() {
     let net = Net::new().await;
     let cut_and_open = |pair: usize, way| match pair {
-        pair @ 0..6 => net.from_scheduler(pair / SERVERS, pair % SERVERS, way),
+        pair @ 0..6 => net.of_scheduler(pair / SERVERS, pair % SERVERS, way),
         pair => net.between_servers(pair % SERVERS, (pair + 1) % SERVERS, way),
     };
     let mut connections = Vec::new();
@@ -154,7 +154,7 @@ async fn a_scheduler_on_the_smaller_side_goes_on_from_memory_and_says_nothing_fo
 
     // The first server has no leader, and the first scheduler reaches no other server.
     for server in [1, 2] {
-        net.from_scheduler(0, server, Way::Cut);
+        net.of_scheduler(0, server, Way::Cut);
         net.between_servers(0, server, Way::Cut);
     }
     until_refused(smaller, RefusalClass::Transient).await;
@@ -168,7 +168,7 @@ async fn a_scheduler_on_the_smaller_side_goes_on_from_memory_and_says_nothing_fo
     assert_eq!(away(smaller).await, [].into());
 
     // It goes on to a server of the greater side.
-    net.from_scheduler(0, 2, Way::Open);
+    net.of_scheduler(0, 2, Way::Open);
     net.until_both_know(&[one.id(), of_greater_side.id()].into())
         .await;
     let connection = of_greater_side.report_to(&net.schedulers[0]).await;
@@ -178,7 +178,7 @@ async fn a_scheduler_on_the_smaller_side_goes_on_from_memory_and_says_nothing_fo
 
     // It reaches no server at all.
     for server in 0..SERVERS {
-        net.from_scheduler(0, server, Way::Cut);
+        net.of_scheduler(0, server, Way::Cut);
     }
     until_refused(smaller, RefusalClass::Transient).await;
     let connection = of_smaller_side.report_to(&net.schedulers[0]).await;
@@ -194,10 +194,10 @@ async fn a_scheduler_on_the_smaller_side_goes_on_from_memory_and_says_nothing_fo
     assert_eq!(away(smaller).await, [].into());
 
     for server in 0..SERVERS {
-        net.from_scheduler(0, server, Way::Open);
+        net.of_scheduler(0, server, Way::Open);
         net.between_servers(0, server, Way::Open);
     }
-    let all = nodes.iter().map(|it| it.id());
+    let all = nodes.iter().map(Reporting::id);
     net.until_both_know(&all.collect()).await;
     net.stop().await;
 }
