@@ -29,6 +29,16 @@ fn id(number: u16) -> NodeId {
     NodeId(id)
 }
 
+fn address(last: u8) -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, last], 5701))
+}
+
+/// A member as another scheduler writes it.
+fn put(world: &World, number: u16, address: SocketAddr) -> String {
+    let record = record(&address.to_string(), "rack=r8", 1);
+    format!("put {} {record:?}", world.key_of(id(number)))
+}
+
 /// As after a long time: what the watch told last is compacted, and the lease of the presence has ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_was_cut_off_while_etcd_was_compacted_reads_everything_anew() {
@@ -39,12 +49,8 @@ async fn who_was_cut_off_while_etcd_was_compacted_reads_everything_anew() {
     let node = world.node("rack=r7");
     let _connection = node.report_to(&scheduler).await;
     until("its record", || world.get(&world.key(&node))).await;
-    let put = |number: u16, address: SocketAddr| {
-        let record = record(&address.to_string(), "rack=r8", 1);
-        format!("put {} {record:?}", world.key_of(id(number)))
-    };
+    let put = |number, address| put(&world, number, address);
     let delete = |number| format!("del {}", world.key_of(id(number)));
-    let address = |last: u8| SocketAddr::from(([192, 0, 2, last], 5701));
     let of = |numbers: std::ops::Range<u16>| numbers.map(|it| (id(it), address(2)));
     let first: Vec<String> = (0..20).map(|it| put(it, address(2))).collect();
     world.change(&first);
@@ -84,16 +90,34 @@ async fn who_was_cut_off_while_etcd_was_compacted_reads_everything_anew() {
     scheduler.stop().await;
 }
 
+/// What it wants to hear from is compacted between its reading and its watch.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_of_what_is_compacted_already_misses_nothing() {
+    let world = World::new();
+    let (url, gate) = way(&world);
+    world.change(&[put(&world, 1, address(2))]);
+    gate.send_replace(Way::Late(Duration::from_secs(1)));
+    let scheduler = world.scheduler_with(vec![url]);
+    let client = world.client(&scheduler).await;
+    until_away(&client, &[(id(1), address(2))].into()).await;
+    // It has read this, and its request for the watch is under way for a second.
+    gate.send_replace(Way::Silent);
+    for number in 2..5 {
+        world.change(&[put(&world, number, address(2))]);
+    }
+    world.compact();
+    gate.send_replace(Way::Open);
+    let all = (1..5).map(|it| (id(it), address(2)));
+    until_away(&client, &all.collect()).await;
+    scheduler.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_etcd_that_answers_after_5_s_is_used_and_delays_no_client() {
     let world = World::new();
     let (url, gate) = way(&world);
     gate.send_replace(Way::Late(Duration::from_millis(2500)));
-    world.etcdctl(&[
-        "put",
-        &world.key_of(id(1)),
-        &record("192.0.2.2:5701", "rack=r8", 1),
-    ]);
+    world.change(&[put(&world, 1, address(2))]);
     let scheduler = world.scheduler_with(vec![url]);
     let node = world.node("rack=r7");
     let _connection = node.report_to(&scheduler).await;
@@ -101,8 +125,7 @@ async fn an_etcd_that_answers_after_5_s_is_used_and_delays_no_client() {
     for _ in 0..100 {
         assert_eq!(placed(&client).await.unwrap(), [node.id()]);
     }
-    let address = SocketAddr::from(([192, 0, 2, 2], 5701));
-    until_away(&client, &[(id(1), address)].into()).await;
+    until_away(&client, &[(id(1), address(2))].into()).await;
     until("its record", || world.get(&world.key(&node))).await;
     scheduler.stop().await;
 }
