@@ -9,7 +9,7 @@ use std::{
 use fabricbios_wire::{NodeId, RefusalClass};
 
 use crate::{
-    proxy::{Gate, Way, way_to},
+    proxy::{Gate, Way, cut, way_to},
     world::{
         World, away, placed, record, refused, told, until, until_async, until_away, until_placed,
         until_refused,
@@ -59,7 +59,7 @@ async fn who_was_cut_off_while_etcd_was_compacted_reads_everything_anew() {
     let presence = world.prefix(&format!("schedulers/{}", scheduler.id()));
     until("presence", || world.get(&presence)).await;
 
-    gate.send_replace(Way::Cut);
+    cut(&gate).await;
     // More than a page.
     let others: Vec<String> = (20..700).map(|it| put(it, address(2))).collect();
     world.change(&others);

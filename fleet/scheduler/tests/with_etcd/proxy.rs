@@ -34,11 +34,17 @@ pub(crate) fn gate() -> Gate {
     watch::Sender::new(Way::Open)
 }
 
+/// Cuts the way, and waits until its connections have ended.
+pub(crate) async fn cut(gate: &Gate) {
+    gate.send_replace(Way::Cut);
+    gate.closed().await;
+}
+
 /// A new way to a server. Returns where it begins.
 pub(crate) fn way_to(server: SocketAddr) -> (SocketAddr, Gate) {
     let gate = gate();
-    let way = gate.subscribe();
-    (listen(server, move |_| Some(way.clone())), gate)
+    let of = gate.clone();
+    (listen(server, move |_| Some(of.subscribe())), gate)
 }
 
 /// Passes on what comes to the returned address: each connection by the way that `of` names for its port, or by none.
