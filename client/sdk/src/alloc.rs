@@ -183,6 +183,7 @@ impl Node {
             let error = match answer {
                 Ok(Answer::Lease(info)) => {
                     self.unanswering.forget(it.node_id);
+                    self.keep(&node);
                     return Ok(Ok(Granted { node, info: *info }));
                 }
                 Ok(Answer::Redirect(_)) => node.redirects_wrongly(),
@@ -193,6 +194,7 @@ impl Node {
                 Error::Unreachable { .. } => self.unanswering.add(it.node_id),
                 _ => self.unanswering.forget(it.node_id),
             }
+            node.close_async().await;
             tracing::debug!("node {address} did not grant the lease: {error}");
             if !may_pass_over(&error) {
                 let held = match error.may_have_happened() {

@@ -6,7 +6,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use fabricbios_wire::{
@@ -33,8 +33,6 @@ pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(660);
 /// How long a node may take to grant a lease of blocks: the first one of an extent waits until that is zeroed.
 const GRANT_TIMEOUT: Duration = Duration::from_secs(86_400);
-/// A node that answered so short a time ago is taken to be there still.
-const HEARD: Duration = Duration::from_secs(1);
 /// How long closing may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(20);
 /// How long a stream for a session waits until the node allows one more.
@@ -55,8 +53,8 @@ pub(crate) struct Link {
     current: AsyncMutex<Option<Connected>>,
     next_request_id: AtomicU32,
     remote: Mutex<Option<SocketAddr>>,
-    /// When the node answered last.
-    heard: Mutex<Option<Instant>>,
+    /// Several handles use it.
+    is_shared: bool,
 }
 
 /// Both directions of a stream, and the connection that it belongs to.
@@ -97,8 +95,17 @@ impl Link {
             current: AsyncMutex::new(None),
             next_request_id: AtomicU32::new(1),
             remote: Mutex::new(None),
-            heard: Mutex::new(None),
+            is_shared: false,
         })
+    }
+
+    /// For several handles. Sessions then have connections of their own: a session whose worker reads nothing would hold up
+    /// the requests of others, such as renewals.
+    pub(crate) fn shared(self) -> Self {
+        Self {
+            is_shared: true,
+            ..self
+        }
     }
 
     pub(crate) fn node(&self) -> &str {
@@ -179,7 +186,10 @@ impl Link {
     /// Opens a stream for a session, over a new connection if the old one was lost.
     pub(crate) async fn open_stream(&self) -> Result<Stream, Error> {
         loop {
-            let (connection, fresh) = self.connection().await?;
+            let (connection, fresh) = match self.is_shared {
+                true => (self.dial(CONNECT_TIMEOUT).await?.connection, true),
+                false => self.connection().await?,
+            };
             match timeout(STREAM_TIMEOUT, connection.open_bi()).await {
                 Ok(Ok((send, recv))) => {
                     return Ok(Stream {
@@ -215,7 +225,12 @@ impl Link {
         timeout(CLOSE_TIMEOUT, endpoint.wait_idle()).await.ok();
     }
 
-    /// Connects, unless the node was heard a moment ago or answers a PING over its connection. Within this time for all.
+    /// Connects within this time, unless it is connected.
+    pub(crate) async fn connect_within(&self, within: Duration) -> Result<(), Error> {
+        self.connection_within(within).await.map(drop)
+    }
+
+    /// Connects, unless the node answers a PING over its connection. Within this time for both.
     pub(crate) async fn reach(&self, within: Duration) -> Result<(), Error> {
         let reached = timeout(within, self.reach_at_last(within)).await;
         reached.unwrap_or_else(|_late| {
@@ -226,18 +241,21 @@ impl Link {
 
     async fn reach_at_last(&self, within: Duration) -> Result<(), Error> {
         let (connection, fresh) = self.connection_within(within).await?;
-        let heard = *self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        if fresh || heard.is_some_and(|it| it.elapsed() < HEARD) {
-            return Ok(());
-        }
         let half = within / 2;
-        let ping = self.exchange(&connection, &Request::Ping(0), half);
-        if let Ok(Ok(_)) = timeout(half, ping).await {
+        let ping = self.ask(&connection, &Request::Ping(0), half);
+        if fresh || matches!(timeout(half, ping).await, Ok(Ok(_))) {
             return Ok(());
         }
         // The node may have been started anew, or is slow: requests that wait for an answer keep their connection.
         let mut current = self.current.lock().await;
-        *current = Some(self.dial(half).await?);
+        let has_newer = current.as_ref().is_some_and(|it| {
+            let it = &it.connection;
+            it.stable_id() != connection.stable_id() && it.close_reason().is_none()
+        });
+        if !has_newer {
+            *current = None;
+            *current = Some(self.dial(half).await?);
+        }
         Ok(())
     }
 
@@ -300,7 +318,6 @@ impl Link {
             Ok(read) => read?,
             Err(_) => return Err(Lost::Silence(limit)),
         };
-        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         let answer = decode_answer(&header, &bytes)
             .map_err(|rejected| Lost::Protocol(rejected.refusal().message))?;
         Ok(answer.map_err(Error::from))

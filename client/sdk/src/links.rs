@@ -10,7 +10,7 @@ use fabricbios_wire::NodeId;
 
 use crate::link::Link;
 
-/// Nodes that stay connected without a lease; those named last do.
+/// Nodes that stay connected when their leases are over; those that granted last do.
 const KEPT_MAX: usize = 16;
 
 /// See the module.
@@ -19,9 +19,9 @@ pub(crate) struct Links(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Leases keep theirs.
+    /// Handles of nodes keep theirs.
     all: HashMap<(NodeId, SocketAddr), Weak<Link>>,
-    /// The last used one last.
+    /// The last one last.
     kept: Vec<Arc<Link>>,
 }
 
@@ -37,26 +37,29 @@ impl Links {
         make: impl FnOnce() -> Result<Link, E>,
     ) -> Result<Arc<Link>, E> {
         let known = &mut *self.lock();
-        let link = match known.all.get(&node).and_then(Weak::upgrade) {
-            Some(link) => link,
-            None => {
-                known.all.retain(|_, it| it.strong_count() > 0);
-                let link = Arc::new(make()?);
-                known.all.insert(node, Arc::downgrade(&link));
-                link
-            }
-        };
-        known.kept.retain(|it| !Arc::ptr_eq(it, &link));
-        known.kept.push(Arc::clone(&link));
-        if known.kept.len() > KEPT_MAX {
-            known.kept.remove(0);
+        if let Some(link) = known.all.get(&node).and_then(Weak::upgrade) {
+            return Ok(link);
         }
+        known.all.retain(|_, it| it.strong_count() > 0);
+        let link = Arc::new(make()?);
+        known.all.insert(node, Arc::downgrade(&link));
         Ok(link)
     }
 
-    /// Forgets all, and returns those that were kept.
-    pub(crate) fn take(&self) -> Vec<Arc<Link>> {
-        let known = std::mem::take(&mut *self.lock());
-        known.kept
+    /// Keeps the link of a node that has granted a lease.
+    pub(crate) fn keep(&self, link: &Arc<Link>) {
+        let kept = &mut self.lock().kept;
+        kept.retain(|it| !Arc::ptr_eq(it, link));
+        kept.push(Arc::clone(link));
+        if kept.len() > KEPT_MAX {
+            kept.remove(0);
+        }
+    }
+
+    /// Keeps none any more, and returns those that nobody else uses.
+    pub(crate) fn unused(&self) -> Vec<Arc<Link>> {
+        let mut kept = std::mem::take(&mut self.lock().kept);
+        kept.retain(|it| Arc::strong_count(it) == 1);
+        kept
     }
 }

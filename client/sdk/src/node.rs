@@ -18,9 +18,14 @@ use crate::{
 /// ([`Error::UntrustedNode`]) before a request is sent.
 #[derive(Clone, Debug)]
 pub struct Node {
-    link: Arc<Link>,
+    /// The inner one is shared with other handles of the node, if a scheduler has named it; clones of this one share both.
+    #[expect(
+        clippy::redundant_allocation,
+        reason = "the count of the inner one is that of the handles"
+    )]
+    link: Arc<Arc<Link>>,
     /// To the nodes that this scheduler names.
-    links: Arc<Links>,
+    pub(crate) links: Arc<Links>,
     pub(crate) routes: Arc<Routes>,
     pub(crate) unanswering: Arc<Unanswering>,
     pub(crate) patience: Duration,
@@ -63,7 +68,7 @@ impl Node {
         node_id: Option<NodeId>,
     ) -> Result<Self, Error> {
         Ok(Self {
-            link: Arc::new(Link::new(node, identity, node_id)?),
+            link: Arc::new(Arc::new(Link::new(node, identity, node_id)?)),
             links: Arc::default(),
             routes: Arc::default(),
             unanswering: Arc::default(),
@@ -77,14 +82,25 @@ impl Node {
     /// one node share a connection.
     pub(crate) fn other(&self, address: SocketAddr, node_id: NodeId) -> Result<Self, Error> {
         let identity = self.link.identity();
-        let make = || Link::new(&address.to_string(), identity, Some(node_id));
+        let make = || Link::new(&address.to_string(), identity, Some(node_id)).map(Link::shared);
         Ok(Self {
-            link: self.links.of((node_id, address), make)?,
+            link: Arc::new(self.links.of((node_id, address), make)?),
             links: Arc::default(),
             routes: Arc::default(),
             answer_within: self.answer_within.or(Some(END_TIMEOUT)),
             ..self.clone()
         })
+    }
+
+    /// The connection stays for other requests, if this scheduler names the node again.
+    pub(crate) fn keep(&self, node: &Self) {
+        self.links.keep(&node.link);
+    }
+
+    /// Connects within this time, unless it is connected.
+    pub(crate) async fn connected_within(&self, within: Duration) -> Result<(), Error> {
+        let link = Arc::clone(&self.link);
+        run(async move { link.connect_within(within).await }).await
     }
 
     /// Connects, or finds out whether the node at the other end of the connection is still there: a request that it may have
@@ -241,13 +257,16 @@ impl Node {
         wait(self.lease_async(request))
     }
 
-    /// Closes the connection, so that the node does not wait for its idle timeout. The next call connects again.
+    /// Closes the connection, so that the node does not wait for its idle timeout. The next call connects again. A
+    /// connection that other handles of the node use stays: a scheduler's handle has the leases of one node share one.
     pub async fn close_async(&self) {
         for node in self.routes.take() {
             Box::pin(node.close_async()).await;
         }
-        let mut links = self.links.take();
-        links.push(Arc::clone(&self.link));
+        let mut links = self.links.unused();
+        if Arc::strong_count(&*self.link) == 1 {
+            links.push(Arc::clone(&*self.link));
+        }
         let closing = run(async move {
             for link in links {
                 link.close().await;

@@ -131,7 +131,7 @@ impl Node {
     }
 
     async fn says_that_it_has(&self, id: LeaseId) -> Result<(), Error> {
-        self.reached(DIAL_WITHIN).await?;
+        self.connected_within(DIAL_WITHIN).await?;
         let asked = self.answers_within(PROBE);
         asked.call_here(Request::LeaseQuery(id)).await.map(drop)
     }

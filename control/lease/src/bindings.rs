@@ -187,7 +187,9 @@ impl LeaseTable {
         }
         let tenant = String::from(&*lease.tenant);
         let wanted = lease.wanted.take().map(|boxed| boxed.0);
-        let is_new = wanted.is_some();
+        // A store without room for this one may have it for smaller ones.
+        let is_fault = matches!(error, BindError::Failed(_) | BindError::Stranded(_));
+        let is_new = wanted.is_some() && is_fault;
         self.tell_without(now, binding_id.lease_id, &refusal);
         let lease_id = Some(binding_id.lease_id);
         if let BindError::Unavailable(error)

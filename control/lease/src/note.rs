@@ -77,7 +77,7 @@ pub enum Note {
         lease_id: LeaseId,
         /// Its resource.
         resource_id: ResourceId,
-        /// Whether a request for a new lease was refused for it.
+        /// Whether a request for a new lease was refused, and nothing but the node is at fault.
         is_new: bool,
         /// The error.
         error: StepError,

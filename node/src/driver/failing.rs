@@ -23,54 +23,58 @@ pub(super) struct Failing(BTreeMap<ResourceId, Row>);
 #[derive(Debug, Default)]
 struct Row {
     failed: u32,
-    /// The step that failed last, for people.
-    step: String,
+    last: BootTime,
     degraded_for: Duration,
-    until: Option<BootTime>,
+    /// Until when it is degraded, and why, for people.
+    degraded: Option<(BootTime, String)>,
 }
 
 impl Failing {
-    /// Counts a lease that was made, or was not.
+    /// Counts a lease that was not made.
     pub(super) fn count(&mut self, note: &Note, now: impl FnOnce() -> BootTime) {
-        match note {
-            Note::Granted { resource_id, .. } => {
-                let row = self.0.remove(resource_id);
-                if row.is_some_and(|it| it.until.is_some()) {
-                    tracing::warn!(%resource_id, "leases of the resource can be made again");
-                }
-            }
-            Note::NotBound {
-                resource_id,
-                is_new: true,
-                error,
-                ..
-            } => {
-                let row = self.0.entry(*resource_id).or_default();
-                row.failed = row.failed.saturating_add(1);
-                row.step = error.step.to_string();
-                let now = now();
-                if row.failed >= FAILED_MIN && row.until.is_none_or(|until| until <= now) {
-                    let twice = row.degraded_for * 2;
-                    row.degraded_for = twice.clamp(DEGRADED_FIRST, DEGRADED_MAX);
-                    row.until = Some(now + row.degraded_for);
-                    tracing::warn!(
-                        %resource_id, failed = row.failed, step = row.step, secs = row.degraded_for.as_secs(),
-                        "no lease of the resource could be made: it is told as degraded, so that schedulers name it last"
-                    );
-                }
-            }
-            _ => {}
+        let Note::NotBound {
+            resource_id,
+            is_new: true,
+            error,
+            ..
+        } = note
+        else {
+            return;
+        };
+        let (now, row) = (now(), self.0.entry(*resource_id).or_default());
+        if row.last + DEGRADED_MAX + DEGRADED_MAX < now {
+            *row = Row::default();
+        }
+        row.last = now;
+        row.failed = row.failed.saturating_add(1);
+        let is_degraded = { row.degraded.as_ref() }.is_some_and(|(until, _)| now < *until);
+        if row.failed >= FAILED_MIN && !is_degraded {
+            let twice = row.degraded_for * 2;
+            row.degraded_for = twice.clamp(DEGRADED_FIRST, DEGRADED_MAX);
+            let why = format!(
+                "the last {} leases of it could not be made, at the step `{}`: the node's log says why",
+                row.failed, error.step
+            );
+            tracing::warn!(
+                %resource_id, why, secs = row.degraded_for.as_secs(),
+                "the resource is told as degraded, so that schedulers name it last"
+            );
+            row.degraded = Some((now + row.degraded_for, why));
+        }
+    }
+
+    /// A lease was made, and its grant is confirmed.
+    pub(super) fn works(&mut self, id: ResourceId) {
+        let row = self.0.remove(&id);
+        if row.is_some_and(|it| it.degraded.is_some()) {
+            tracing::warn!(resource_id = %id, "leases of the resource can be made again");
         }
     }
 
     /// Why the resource is degraded, if it is.
     pub(super) fn trouble(&self, now: BootTime, id: ResourceId) -> Option<String> {
-        let row = self.0.get(&id)?;
-        row.until.filter(|until| now < *until)?;
-        Some(format!(
-            "the last {} leases of it could not be made, at the step `{}`: the node's log says why",
-            row.failed, row.step
-        ))
+        let (until, why) = self.0.get(&id)?.degraded.as_ref()?;
+        (now < *until).then(|| why.clone())
     }
 }
 

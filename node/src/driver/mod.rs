@@ -26,9 +26,7 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_lease::{
-    Asked, Availability, BootTime, LeaseTable, LogPosition, Report, State, Ticket,
-};
+use fabricbios_lease::{Asked, BootTime, LeaseTable, LogPosition, Report, State, Ticket};
 use fabricbios_wire::{
     Answer, AttachCode, Endpoint, InventoryForm, LeaseId, PeerChange, RdmaPeer, Refusal, Reply,
     Request, Role,
@@ -454,6 +452,9 @@ impl<E: Environment> Driver<E> {
         match &report {
             Report::Condition(id, condition) => log_note::log_condition(*id, condition),
             Report::Confirmed(binding_id, outcome) => {
+                if outcome.is_ok() {
+                    self.failing.works(binding_id.resource_id);
+                }
                 let waiting = self.confirming.remove(&binding_id.lease_id);
                 for (ticket, answer) in waiting.unwrap_or_default() {
                     let refused = outcome.as_ref().err().map(unconfirmed);
@@ -520,18 +521,11 @@ impl<E: Environment> Driver<E> {
     fn inventory_now(&self, form: InventoryForm) -> Reply {
         let unwritable = self.unwritable.as_ref();
         let trouble = unwritable.map(|error| format!("the journal cannot be written: {error}"));
-        self.inventory
-            .told(form, self.offered(), self.table.limits(), trouble)
-    }
-
-    /// What is on offer. Of a resource that is in no other trouble, whether leases of it can be made.
-    fn offered(&self) -> impl Iterator<Item = Availability> {
+        let (offered, limits) = (self.table.availability(), self.table.limits());
         let now = self.environment.now().boot;
-        self.table.availability().map(move |mut of| {
-            let failing = || self.failing.trouble(now, of.resource_id);
-            of.trouble = of.trouble.or_else(failing);
-            of
-        })
+        let failing = |id| self.failing.trouble(now, id);
+        self.inventory
+            .told(form, offered, limits, trouble, &failing)
     }
 
     /// Checks that new leases, and queue pairs that join one, are accepted at the moment.

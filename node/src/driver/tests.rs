@@ -408,7 +408,11 @@ fn a_grant_that_cannot_be_written_down_is_refused_and_leaves_nothing() {
 #[test]
 fn a_resource_of_which_no_lease_can_be_made_is_told_as_degraded_until_one_is() {
     let mut scene = Scene::new();
-    let trouble = |scene: &Scene| scene.driver.offered().find_map(|it| it.trouble);
+    let trouble = |scene: &Scene| {
+        let now = scene.driver.environment.now().boot;
+        let mut offered = scene.driver.table.availability();
+        offered.find_map(|it| scene.driver.failing.trouble(now, it.resource_id))
+    };
     let wanted = LeaseAllocRequest::new(ResourceType::Mem, 4096, 3600);
     // What the request or its tenant lacks does not count.
     let too_much = LeaseAllocRequest::new(ResourceType::Mem, 1 << 40, 3600);

@@ -97,7 +97,7 @@ impl Inventory {
     }
 
     /// The inventory in this form. `offered`: from the table. `limits`: those of the table. `trouble`: a defect of
-    /// the node itself.
+    /// the node itself. `failing`: why leases of a resource cannot be made.
     #[must_use]
     pub fn told(
         &self,
@@ -105,9 +105,10 @@ impl Inventory {
         offered: impl Iterator<Item = Availability>,
         limits: NodeLimits<'_>,
         trouble: Option<String>,
+        failing: &dyn Fn(ResourceId) -> Option<String>,
     ) -> Reply {
         let (found, silence) = self.detection.latest();
-        let offered = offered.map(|available| self.status(available, &found));
+        let offered = offered.map(|available| self.status(available, &found, failing));
         let offered: Vec<ResourceStatus> = offered.collect();
         let mut listed = found.listed.clone();
         listed.retain(|it| !{ self.described.values() }.any(|of| of.is_made_of(&**it)));
@@ -135,10 +136,18 @@ impl Inventory {
         }
     }
 
-    fn status(&self, mut available: Availability, found: &Found) -> ResourceStatus {
-        let described = self.described.get(&available.resource_id);
-        let of_hardware = described.and_then(|it| it.trouble(found));
-        available.trouble = available.trouble.or(of_hardware);
+    fn status(
+        &self,
+        mut available: Availability,
+        found: &Found,
+        failing: &dyn Fn(ResourceId) -> Option<String>,
+    ) -> ResourceStatus {
+        let id = available.resource_id;
+        let of_hardware = self.described.get(&id).and_then(|it| it.trouble(found));
+        // What explains the failures comes first.
+        available.trouble = { available.trouble }
+            .or(of_hardware)
+            .or_else(|| failing(id));
         ResourceStatus { available }
     }
 

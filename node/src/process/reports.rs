@@ -31,9 +31,12 @@ const LOOK: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_secs(30);
 /// A driver that does not answer for this time grants nothing.
 pub(super) const DRIVER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pause after a failed connection, which doubles up to the second value: with the 5 s of an attempt, a scheduler that is
-/// there again knows all nodes 10 s later. Half of it is random, so that the nodes of a fabric do not come back all at once.
+/// The pause after a failed connection, which doubles up to the second value: with the 5 s of an attempt at one address, a
+/// scheduler that is there again knows all nodes 10 s later. Half of it is random, so that the nodes of a fabric do not come
+/// back all at once.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
+/// The longest pause where the next attempt will most likely fail too.
+const LONG_PAUSE: Duration = Duration::from_secs(30);
 
 /// What a node needs to report.
 #[derive(Clone, Debug)]
@@ -76,6 +79,13 @@ pub(super) enum Ended {
     Stopped,
 }
 
+impl Ended {
+    /// Whether it is no matter of time.
+    fn stays(&self) -> bool {
+        matches!(self, Self::Refused(_) | Self::TooLarge | Self::OfOneLink(_))
+    }
+}
+
 impl Reporter {
     /// Reports to this scheduler until the node stops.
     pub async fn run(self, scheduler: String) {
@@ -96,6 +106,7 @@ impl Reporter {
             let Err((ended, was_taken)) = ended else {
                 return;
             };
+            let longest = if ended.stays() { LONG_PAUSE } else { PAUSES[1] };
             let why = ended.to_string();
             if told != why {
                 tracing::warn!(
@@ -113,7 +124,7 @@ impl Reporter {
                 () = sleep(jittered(pause)) => {}
                 Ok(()) = identities.changed() => {}
             }
-            pause = PAUSES[1].min(2 * pause);
+            pause = longest.min(2 * pause);
         }
     }
 
