@@ -61,10 +61,12 @@ impl Scheduler {
                 (vec![etcd.url()], etcd.identity(), Some(etcd))
             }
         };
+        let settles_after = etcd.settles_after.unwrap_or(settings::SETTLES_AFTER);
         let (queue, store) = match urls.is_empty() {
             true => (owner::start(id, policy, None), None),
             false => {
-                let (store, news, running) = store::start(&urls, &identity, fabric.id(), id)?;
+                let (store, news, running) =
+                    store::start(&urls, &identity, fabric.id(), id, settles_after)?;
                 (owner::start(id, policy, Some((store, news))), Some(running))
             }
         };

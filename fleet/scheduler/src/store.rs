@@ -143,6 +143,7 @@ pub(crate) fn start(
     identity: &Path,
     fabric: FabricId,
     scheduler_id: NodeId,
+    settles_after: Duration,
 ) -> anyhow::Result<(Store, mpsc::Receiver<News>, Running)> {
     let endpoints = identity::endpoints(urls, identity)?;
     let mailbox = Arc::new(Mailbox::default());
@@ -157,6 +158,8 @@ pub(crate) fn start(
         news,
         forgets: to_forget,
         is_whole: false,
+        settles_after,
+        settles_at: None,
         members: Members::default(),
         schedulers: BTreeSet::new(),
         presence: None,
@@ -179,6 +182,10 @@ struct Task {
     forgets: mpsc::Receiver<Forget>,
     /// What the owner was told last: [`News::Whole`] or [`News::Lost`].
     is_whole: bool,
+    /// How long others may take to fill an etcd that has lost members.
+    settles_after: Duration,
+    /// When they have, by now.
+    settles_at: Option<Instant>,
     members: Members,
     /// The schedulers that are present.
     schedulers: BTreeSet<NodeId>,
@@ -263,7 +270,8 @@ impl Task {
 
     /// `can_be`: everything was read, and changes are told.
     async fn tell_whole(&mut self, can_be: bool) {
-        let is_whole = can_be && self.members.are_whole();
+        let has_settled = self.settles_at.is_some_and(|at| at <= Instant::now());
+        let is_whole = can_be && has_settled && self.members.are_whole();
         if is_whole != self.is_whole {
             self.is_whole = is_whole;
             self.tell(if is_whole { News::Whole } else { News::Lost })

@@ -36,6 +36,15 @@ pub(crate) struct Counts {
     pub(crate) given_up: u64,
 }
 
+impl Counts {
+    /// Whether the run says anything.
+    pub(crate) fn are_of_every_sort(&self) -> bool {
+        [self.granted, self.renewed, self.freed]
+            .iter()
+            .all(|it| *it > 0)
+    }
+}
+
 impl AddAssign for Counts {
     fn add_assign(&mut self, other: Self) {
         self.granted += other.granted;

@@ -53,7 +53,8 @@ pub(crate) async fn print(fleet: &mut Fleet) -> anyhow::Result<()> {
 
 /// Requests that etcd has answered, by its own count.
 fn requests(fleet: &Fleet) -> anyhow::Result<f64> {
-    let mut stream = TcpStream::connect(fleet.metrics())?;
+    let metrics = fleet.metrics().context("etcd tells no counters")?;
+    let mut stream = TcpStream::connect(metrics)?;
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
     let mut told = String::new();
     stream.read_to_string(&mut told)?;

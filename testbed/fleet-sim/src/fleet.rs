@@ -5,13 +5,13 @@ use std::{
     fs::{self, File},
     net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use anyhow::{Context, bail};
-use fabricbios_client::{Identity, Node};
+use fabricbios_client::{Error, Identity, Node};
 use fabricbios_fabric::{Fabric, FabricDirectory, Member};
 use fabricbios_scheduler::EmbeddedEtcd;
 use fabricbios_wire::{
@@ -21,10 +21,11 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use tokio::time::{Instant, sleep};
 
 use crate::{
     Options,
-    invariants::Invariants,
+    invariants::{Invariant, Invariants},
     node::{MIB, Make, SimNode},
     switch::{self, Switch},
     views::Held,
@@ -32,6 +33,8 @@ use crate::{
 
 /// How long a scheduler may take to answer for the first time, and a node its driver.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Lines of each log that a failed run prints.
+const LOG_LINES: usize = 30;
 /// Tenants of the leases that are there from the beginning.
 const TENANTS: u32 = 8;
 const TERM_SECS: u32 = 3_600;
@@ -62,12 +65,13 @@ impl Scheduler {
         }
     }
 
-    /// Ends it at once, also if it is stopped.
-    fn dies(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            child.kill().ok();
-            child.wait().ok();
-        }
+    /// Ends it at once, also if it is stopped. Returns how it had ended by itself.
+    fn dies(&mut self) -> Option<ExitStatus> {
+        let mut child = self.child.take()?;
+        let ended = child.try_wait().ok().flatten();
+        child.kill().ok();
+        child.wait().ok();
+        ended
     }
 
     /// The most memory that it has had, KiB.
@@ -91,7 +95,7 @@ pub struct Fleet {
     pub(crate) schedulers: Vec<Scheduler>,
     pub(crate) all: Vec<SimNode>,
     pub(crate) etcd: EmbeddedEtcd,
-    metrics: SocketAddr,
+    metrics: Option<SocketAddr>,
     pub(crate) invariants: Arc<Invariants>,
     switch: Arc<Switch>,
     directory: FabricDirectory,
@@ -107,9 +111,13 @@ impl Fleet {
         let place = place(options.nodes)?;
         let at = place.path().join("fabric");
         let directory = FabricDirectory::init(&at, SystemTime::now())?;
-        let metrics = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
-        let flag = format!("--listen-metrics-urls=http://{metrics}");
-        let etcd = EmbeddedEtcd::start(&[&flag])?;
+        let metrics = match options.figures {
+            true => Some(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?),
+            false => None,
+        };
+        let flag = metrics.map(|at| format!("--listen-metrics-urls=http://{at}"));
+        let flags: Vec<&str> = flag.iter().map(String::as_str).collect();
+        let etcd = EmbeddedEtcd::start(&flags)?;
         let mut fleet = Self {
             schedulers: Vec::new(),
             all: Vec::new(),
@@ -120,7 +128,7 @@ impl Fleet {
             directory,
             place,
         };
-        for number in 0..options.schedulers {
+        for number in 0..options.schedulers as usize {
             let mut scheduler = fleet.scheduler(&options.scheduler_program, number)?;
             scheduler.start()?;
             fleet.schedulers.push(scheduler);
@@ -133,8 +141,8 @@ impl Fleet {
         Ok(fleet)
     }
 
-    fn scheduler(&self, program: &Path, number: u32) -> anyhow::Result<Scheduler> {
-        let address = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+    fn scheduler(&self, program: &Path, number: usize) -> anyhow::Result<Scheduler> {
+        let address = address_of_scheduler()?;
         let identity = self
             .place
             .path()
@@ -161,7 +169,7 @@ impl Fleet {
     }
 
     /// The log of the scheduler with this number.
-    pub(crate) fn log(&self, number: u32) -> PathBuf {
+    fn log(&self, number: usize) -> PathBuf {
         self.place.path().join(format!("scheduler-{number}.log"))
     }
 
@@ -196,7 +204,7 @@ impl Fleet {
     }
 
     /// Where etcd tells its counters.
-    pub(crate) fn metrics(&self) -> SocketAddr {
+    pub(crate) fn metrics(&self) -> Option<SocketAddr> {
         self.metrics
     }
 
@@ -205,7 +213,35 @@ impl Fleet {
     }
 
     pub(crate) fn kill_scheduler(&mut self, at: usize) {
-        self.schedulers[at].dies();
+        if let Some(ended) = self.schedulers[at].dies() {
+            let what = format!("scheduler {at} had ended with {ended}");
+            self.invariants.breaks(Invariant::NobodyCrashes, what);
+        }
+    }
+
+    /// At the end of a run: which schedulers and nodes have ended by themselves.
+    pub(crate) fn look_for_crashes(&mut self) {
+        for at in 0..self.schedulers.len() {
+            let child = self.schedulers[at].child.as_mut();
+            if let Some(ended) = child.and_then(|it| it.try_wait().ok().flatten()) {
+                let what = format!("scheduler {at} has ended with {ended}");
+                self.invariants.breaks(Invariant::NobodyCrashes, what);
+            }
+        }
+        self.all.iter_mut().for_each(SimNode::look_for_crashes);
+    }
+
+    /// The last lines of each scheduler's log.
+    pub(crate) fn print_logs(&self) {
+        for at in 0..self.schedulers.len() {
+            let log = fs::read(self.log(at)).unwrap_or_default();
+            let log = String::from_utf8_lossy(&log);
+            let lines: Vec<&str> = log.lines().collect();
+            println!("the log of scheduler {at} ends with");
+            for line in &lines[lines.len().saturating_sub(LOG_LINES)..] {
+                println!("    {line}");
+            }
+        }
     }
 
     pub(crate) fn start_scheduler(&mut self, at: usize) -> anyhow::Result<()> {
@@ -237,11 +273,20 @@ impl Fleet {
     /// An operator's client of this scheduler.
     ///
     /// # Errors
-    /// It does not answer.
-    pub async fn operator(&self, scheduler: usize) -> Result<Node, fabricbios_client::Error> {
+    /// It does not answer for a minute.
+    pub async fn operator(&self, scheduler: usize) -> Result<Node, Error> {
         let identity = Identity::load(self.directory.admin_identity())?;
         let address = self.schedulers[scheduler].address.to_string();
-        Node::connect_patiently_async(&address, &identity, PATIENCE).await
+        let begin = Instant::now();
+        loop {
+            match Node::connect_async(&address, &identity).await {
+                // It starts.
+                Err(Error::Unreachable { .. }) if begin.elapsed() < PATIENCE => {
+                    sleep(Duration::from_millis(20)).await;
+                }
+                outcome => return outcome,
+            }
+        }
     }
 
     /// A new identity of a tenant.
@@ -277,7 +322,7 @@ impl Fleet {
     pub async fn reported(&self, scheduler: usize) -> anyhow::Result<Node> {
         let client = self.operator(scheduler).await?;
         while client.nodes_async().await?.len() < self.nodes() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            sleep(Duration::from_millis(50)).await;
         }
         Ok(client)
     }
@@ -301,7 +346,10 @@ impl Fleet {
     pub async fn fill(&self, at: usize, leases: u32, tenths: u64) -> anyhow::Result<()> {
         let node = &self.all[at];
         let all: u64 = node.make.mem.iter().sum();
-        let bytes = all / 10 * tenths / u64::from(leases.max(1)) / 4096 * 4096;
+        let bytes = all / 10 * tenths / u64::from(leases.max(1));
+        // The other memory may have the rest.
+        let largest = node.make.mem.into_iter().max().unwrap_or(0);
+        let bytes = bytes.min(largest / 2) / 4096 * 4096;
         for number in 0..leases {
             let wanted = LeaseAllocRequest {
                 request_token: Some(RequestToken(fastrand::u128(1..))),
@@ -332,6 +380,17 @@ fn make(number: u32, random: &mut fastrand::Rng) -> Make {
             _ => 0,
         },
     }
+}
+
+/// Below the ports that the kernel gives to who asks for none: no client may have it while the scheduler is dead.
+fn address_of_scheduler() -> anyhow::Result<SocketAddr> {
+    for _ in 0..100 {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, fastrand::u16(20_000..32_000)));
+        if UdpSocket::bind(address).is_ok() {
+            return Ok(address);
+        }
+    }
+    bail!("no free UDP port between 20000 and 32000")
 }
 
 /// A directory in memory, if there is one: thousands of identities are made, each with several syncs.

@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
     fmt::{self, Display},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use fabricbios_lease::{BootTime, LeaseRecord, Placement};
@@ -15,12 +16,15 @@ use fabricbios_wire::{LeaseId, NodeId, RequestToken, ResourceId};
 
 use crate::views::Held;
 
+/// A lease that is over so long after its time is late. The machine is busy, and processes wait for their turn.
+const LATE: Duration = Duration::from_secs(20);
+
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Invariant {
     /// No two leases have a part of a resource in common.
     NothingGrantedTwice,
-    /// A request has one lease, at one node.
+    /// A request has one lease at a time, at one node.
     OneLeasePerRequest,
     /// A lease goes on for longer only because its holder renews it. (A restart may end a lease earlier.)
     OnlyHoldersProlong,
@@ -28,8 +32,12 @@ pub(crate) enum Invariant {
     ForGoodIsTrue,
     /// A lease is over at its node when its time is, whatever schedulers and etcd do.
     LeasesEnd,
-    /// When all faults are over, each scheduler tells the leases that the nodes have.
+    /// When all faults are over, each scheduler tells the leases that the nodes have, and knows all members.
     ViewsAgree,
+    /// No scheduler and no node ends by itself.
+    NobodyCrashes,
+    /// Leases are granted, renewed and freed, whatever fails.
+    ClientsAreServed,
 }
 
 impl Display for Invariant {
@@ -42,8 +50,16 @@ impl Display for Invariant {
 #[derive(Debug, Default)]
 pub(crate) struct Invariants {
     /// Where the lease of each request is.
-    requests: Mutex<HashMap<AskedBy, (u32, LeaseId)>>,
+    requests: Mutex<HashMap<AskedBy, Granted>>,
     broken: Mutex<Vec<String>>,
+}
+
+/// The node and the lease of a request.
+#[derive(Debug)]
+struct Granted {
+    node: u32,
+    lease_id: LeaseId,
+    is_over: bool,
 }
 
 /// A tenant, and the token of its request.
@@ -68,17 +84,28 @@ impl Invariants {
         let Some(requested) = record.requested else {
             return;
         };
-        let (tenant, here) = (Arc::clone(&record.tenant), (node, record.lease_id));
-        match lock(&self.requests).entry((tenant, requested.token)) {
+        let here = Granted {
+            node,
+            lease_id: record.lease_id,
+            is_over: record.ended.is_some(),
+        };
+        let asked_by = (Arc::clone(&record.tenant), requested.token);
+        match lock(&self.requests).entry(asked_by) {
             Entry::Vacant(place) => drop(place.insert(here)),
-            Entry::Occupied(place) if *place.get() == here => {}
-            Entry::Occupied(place) => {
-                let (other, lease_id) = place.get();
-                let what = format_args!(
-                    "a request of {} has lease {lease_id} at node {other} and lease {} at node {node}",
-                    record.tenant, record.lease_id
-                );
-                self.breaks(Invariant::OneLeasePerRequest, what);
+            Entry::Occupied(mut place) => {
+                let there = place.get();
+                let is_other = (there.node, there.lease_id) != (node, record.lease_id);
+                if is_other && !there.is_over && !here.is_over {
+                    let what = format_args!(
+                        "a request of {} has lease {} at node {} and lease {} at node {node}",
+                        record.tenant, there.lease_id, there.node, record.lease_id
+                    );
+                    self.breaks(Invariant::OneLeasePerRequest, what);
+                }
+                // Of two the later one stays.
+                if !is_other || there.is_over {
+                    place.insert(here);
+                }
             }
         }
     }
@@ -89,6 +116,8 @@ impl Invariants {
 pub(crate) struct Watched {
     node: u32,
     leases: BTreeMap<LeaseId, Live>,
+    /// When its daemon was started last.
+    up_since: BootTime,
     /// By resource and start: the end, and whose it is.
     taken: BTreeMap<(ResourceId, u64), (u64, LeaseId)>,
 }
@@ -132,7 +161,7 @@ impl Watched {
         all.is_for(self.node, &record);
         let is_over = record.ended.is_some();
         let mut renewals = before.as_ref().map_or(0, |it| it.renewals);
-        if let Some(before) = before
+        if let Some(before) = &before
             && !is_over
             && before.deadline < record.deadline
             // A restart may find a lease whose time is over, and ends it now.
@@ -147,6 +176,18 @@ impl Watched {
                     );
                     all.breaks(Invariant::OnlyHoldersProlong, what);
                 }
+            }
+        }
+        if let Some(before) = &before
+            && is_over
+            && !before.is_over
+        {
+            let grace = Duration::from_secs(before.grace_secs.into());
+            let due = (before.deadline + grace).max(self.up_since);
+            let late = due.until(clock::now().boot);
+            if late > LATE {
+                let what = format_args!("lease {id} of node {}, {late:?} late", self.node);
+                all.breaks(Invariant::LeasesEnd, what);
             }
         }
         let offset = match &record.placement {
@@ -203,13 +244,8 @@ impl Watched {
         held.collect()
     }
 
-    /// Whether there is a lease whose term and grace time ended before this time.
-    pub(crate) fn has_late(&self, before: BootTime) -> Option<LeaseId> {
-        let is_late = |it: &Live| {
-            let secs = std::time::Duration::from_secs(it.grace_secs.into());
-            !it.is_over && it.deadline + secs < before
-        };
-        let mut late = self.leases.iter().filter(|(_, it)| is_late(it));
-        late.next().map(|(id, _)| *id)
+    /// The daemon starts.
+    pub(crate) fn starts(&mut self) {
+        self.up_since = clock::now().boot;
     }
 }

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_lease::{BootTime, Now, Order, Proof, Report};
+use fabricbios_lease::{Now, Order, Proof, Report};
 use fabricbios_node::{
     driver::{Environment, Input, fair::Owner, mailbox::Sender},
     journal::{Change, CommitError, Key, Recovered, Seq, Value},
@@ -54,6 +54,7 @@ impl Disk {
     pub(crate) fn read(&self) -> Recovered {
         let mut contents = self.lock();
         contents.starts += 1;
+        contents.watched.starts();
         let is_first = contents.starts == 1;
         Recovered {
             epoch: Epoch(contents.starts),
@@ -80,13 +81,6 @@ impl Disk {
     /// A renewal of this lease reaches the node.
     pub(crate) fn renews(&self, lease_id: LeaseId) {
         self.lock().watched.renews(lease_id);
-    }
-
-    /// A lease whose time was over so long ago and that is not over.
-    pub(crate) fn late(&self, by: Duration) -> Option<LeaseId> {
-        let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
-        let before = clock::now().boot.0.saturating_sub(by);
-        self.lock().watched.has_late(BootTime(before))
     }
 
     /// What the journal says of leases, in order of their ids.

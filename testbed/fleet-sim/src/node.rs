@@ -36,7 +36,7 @@ use tokio::{
 };
 
 use crate::{
-    invariants::Invariants,
+    invariants::{Invariant, Invariants},
     machine::{Disk, Machine},
     switch::{Port, Switch},
 };
@@ -143,6 +143,7 @@ pub(crate) struct SimNode {
     pub(crate) disk: Arc<Disk>,
     /// Requests for leases that have reached it.
     asked: Arc<AtomicU64>,
+    invariants: Arc<Invariants>,
     running: Option<Running>,
 }
 
@@ -170,6 +171,7 @@ impl SimNode {
             membership: Membership::new(fabric),
             disk: Arc::new(Disk::new(number, invariants)),
             asked: Arc::default(),
+            invariants: Arc::clone(invariants),
             running: None,
         }
     }
@@ -278,8 +280,11 @@ impl SimNode {
         if let Some(running) = &running {
             running.port.set_off(true);
         }
+        let invariants = Arc::clone(&self.invariants);
+        let number = self.number;
         async move {
             if let Some(mut running) = running {
+                running.look_for_crashes(number, &invariants);
                 running.tasks.shutdown().await;
                 running.server.shutdown(Duration::ZERO).await;
             }
@@ -294,12 +299,14 @@ impl SimNode {
         self.membership.now()
     }
 
-    pub(crate) fn port(&self) -> Option<&Port> {
-        self.running.as_ref().map(|it| &*it.port)
+    pub(crate) fn look_for_crashes(&mut self) {
+        if let Some(running) = &mut self.running {
+            running.look_for_crashes(self.number, &self.invariants);
+        }
     }
 
-    pub(crate) fn number(&self) -> u32 {
-        self.number
+    pub(crate) fn port(&self) -> Option<&Port> {
+        self.running.as_ref().map(|it| &*it.port)
     }
 
     /// Asks the driver itself, as this tenant.
@@ -321,6 +328,16 @@ impl SimNode {
             anyhow::bail!("the node has no place for a request");
         }
         answer.await.context("the driver is gone")
+    }
+}
+
+impl Running {
+    /// No task ends before the daemon does.
+    fn look_for_crashes(&mut self, number: u32, invariants: &Invariants) {
+        while let Some(ended) = self.tasks.try_join_next() {
+            let what = format!("a task of node {number} has ended: {ended:?}");
+            invariants.breaks(Invariant::NobodyCrashes, what);
+        }
     }
 }
 

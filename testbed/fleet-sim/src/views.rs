@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use fabricbios_client::{Error, Node};
-use fabricbios_wire::{LeaseId, NodeId, ResourceId};
+use fabricbios_wire::{LeaseAllocRequest, LeaseId, NodeId, RefusalClass, ResourceId, ResourceType};
 use tokio::time::{Instant, sleep};
 
 use crate::fleet::Fleet;
@@ -39,6 +39,35 @@ pub(crate) async fn agree(
             Some(_) => sleep(Duration::from_millis(200)).await,
         }
     }
+}
+
+/// Waits until this scheduler refuses for good what no node has: it knows all members, and each has reported.
+///
+/// # Errors
+/// It did not within `patience`; what it said last.
+pub(crate) async fn knows_all_members(
+    fleet: &Fleet,
+    scheduler: usize,
+    patience: Duration,
+) -> Result<(), String> {
+    let begin = Instant::now();
+    loop {
+        let asked = async {
+            let client = fleet.operator(scheduler).await?;
+            client.acquire_async(wanted_of_none()).await
+        };
+        match asked.await {
+            Err(Error::Refused(it)) if it.class == RefusalClass::Permanent => return Ok(()),
+            other if begin.elapsed() > patience => {
+                return Err(format!("no refusal for good: {:?}", other.err()));
+            }
+            _ => sleep(Duration::from_millis(200)).await,
+        }
+    }
+}
+
+fn wanted_of_none() -> LeaseAllocRequest {
+    LeaseAllocRequest::new(ResourceType::Mem, 1 << 40, 60)
 }
 
 async fn told(fleet: &Fleet, scheduler: usize) -> Result<BTreeSet<Held>, Error> {

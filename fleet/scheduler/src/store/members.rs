@@ -42,7 +42,7 @@ pub(crate) struct Change {
     pub(crate) at_unix_ms: u64,
 }
 
-/// A node that this scheduler has seen: while it reports, and until that is written.
+/// A node that this scheduler has seen, while it reports and until that is written, or that etcd has lost, until then.
 #[derive(Clone, Debug)]
 struct Own {
     told: Told,
@@ -108,14 +108,15 @@ impl Members {
         self.due.insert(id);
     }
 
-    /// Takes all records of the fabric as they are at this revision, with those keys that are gone.
+    /// Takes all records of the fabric as they are at this revision, with those keys that are gone. Also whether etcd still has
+    /// what it had: one that was wiped or restored has forgotten members whom nobody has had forgotten.
     pub(crate) fn take_all(
         &mut self,
         revision: i64,
         all: Vec<(NodeId, i64, Vec<u8>)>,
-    ) -> Vec<Became> {
+    ) -> (bool, Vec<Became>) {
         let before = mem::take(&mut self.held);
-        // A wiped or restored etcd counts from an earlier revision on, and nobody has had anything forgotten.
+        // A wiped or restored etcd counts from an earlier revision on.
         let goes_on = before.values().all(|it| it.mod_revision <= revision);
         for (id, mod_revision, value) in all {
             self.hold(id, mod_revision, &value);
@@ -124,7 +125,20 @@ impl Members {
         for id in before.keys().filter(|_| goes_on) {
             self.is_missing(*id);
         }
-        // A wiped etcd is filled by who reports.
+        // A wiped etcd is filled by who reports, and by who was known.
+        for (id, held) in before.iter().filter(|_| !goes_on) {
+            if let (Ok(was), false) = (&held.record, self.held.contains_key(id)) {
+                self.own.entry(*id).or_insert_with(|| Own {
+                    told: Told {
+                        endpoint: was.endpoint.clone(),
+                        labels: was.labels.clone(),
+                    },
+                    reports: false,
+                    since_unix_ms: was.first_seen_unix_ms,
+                    last_unix_ms: was.last_seen_unix_ms,
+                });
+            }
+        }
         let missing = { self.own.keys() }.filter(|id| !self.is_readable(**id));
         self.due.extend(missing.copied().collect::<Vec<_>>());
         let known = { self.held.keys() }.filter(|id| {
@@ -132,12 +146,10 @@ impl Members {
             record.is_some() && record != record_of(&before, **id)
         });
         let forgotten = { before.keys() }
-            .filter(|id| record_of(&before, **id).is_some() && !self.is_readable(**id));
+            .filter(|id| goes_on && record_of(&before, **id).is_some() && !self.is_readable(**id));
         let forgotten = forgotten.map(|id| Became::Forgotten(*id));
-        known
-            .map(|id| Became::Known(*id))
-            .chain(forgotten)
-            .collect()
+        let became = known.map(|id| Became::Known(*id)).chain(forgotten);
+        (goes_on, became.collect())
     }
 
     /// A key was put.

@@ -28,6 +28,7 @@ enum Next {
     KeepAlive,
     ReadAnew,
     Write,
+    Settled,
     Forget(Forget),
     Watch(Result<Option<WatchResponse>, Failure>),
 }
@@ -51,6 +52,7 @@ impl Task {
         loop {
             let can_write = self.members.has_due();
             let refused_until = self.refused_until.unwrap_or_else(Instant::now);
+            let settles_at = self.settles_at.unwrap_or_else(Instant::now);
             let next = tokio::select! {
                 biased;
                 _ = keep_alive.tick() => Next::KeepAlive,
@@ -59,6 +61,7 @@ impl Task {
                 () = self.mailbox.changed.notified() => Next::Changes,
                 Some(forget) = self.forgets.recv() => Next::Forget(forget),
                 () = sleep_until(refused_until), if can_write => Next::Write,
+                () = sleep_until(settles_at), if !self.is_whole && settles_at > Instant::now() => Next::Settled,
             };
             match next {
                 Next::Changes => self.take_changes(),
@@ -66,6 +69,7 @@ impl Task {
                 Next::ReadAnew => watch = self.read_all(&client).await?,
                 Next::Forget(forget) => self.forget(&client, forget).await?,
                 Next::Write => self.write_next(&client).await?,
+                Next::Settled => self.tell_whole(true).await,
                 Next::Watch(Ok(Some(told))) => {
                     if !self.hear(told).await? {
                         watch = self.read_all(&client).await?;
@@ -96,7 +100,11 @@ impl Task {
         }
         // Who has left meanwhile must not look as if it reported.
         self.take_changes();
-        for news in self.members.take_all(all.revision, nodes) {
+        let (goes_on, news) = self.members.take_all(all.revision, nodes);
+        if !goes_on || self.settles_at.is_none() {
+            self.settles_at = Some(Instant::now() + self.settles_after);
+        }
+        for news in news {
             self.tell_of(Some(news)).await;
         }
         for id in self.schedulers.difference(&schedulers) {

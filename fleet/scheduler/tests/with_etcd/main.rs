@@ -13,7 +13,7 @@ mod program;
 mod proxy;
 mod world;
 
-use std::fs;
+use std::{fs, time::Duration};
 
 use fabricbios_wire::RefusalClass;
 use nix::sys::signal::Signal;
@@ -104,6 +104,60 @@ async fn a_refusal_is_for_good_only_while_etcd_answers_and_every_member_has_said
     until_refused(&client, RefusalClass::Permanent).await;
     drop(connection);
     until_refused(&client, RefusalClass::Transient).await;
+    scheduler.stop().await;
+}
+
+/// Another scheduler may still be writing the members into an etcd that has lost them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scheduler_that_has_just_read_etcd_refuses_nothing_for_good() {
+    let world = World::new();
+    let scheduler = world.scheduler();
+    let waits = world.scheduler_that_waits(vec![world.etcd.url()], Duration::from_secs(3600));
+    let node = world.node("rack=r7");
+    let [one, other] = [
+        node.report_to(&scheduler).await,
+        node.report_to(&waits).await,
+    ];
+    node.say_all(&one).await;
+    node.say_all(&other).await;
+    until_refused(&world.client(&scheduler).await, RefusalClass::Permanent).await;
+    until_refused(&world.client(&waits).await, RefusalClass::Transient).await;
+    scheduler.stop().await;
+    waits.stop().await;
+
+    let soon = world.scheduler_that_waits(vec![world.etcd.url()], Duration::from_millis(500));
+    let connection = node.report_to(&soon).await;
+    node.say_all(&connection).await;
+    until_refused(&world.client(&soon).await, RefusalClass::Permanent).await;
+    soon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wiped_etcd_makes_no_scheduler_forget_who_is_away() {
+    let mut world = World::new();
+    let scheduler = world.scheduler();
+    let node = world.node("rack=r7");
+    let connection = node.report_to(&scheduler).await;
+    until("its record", || world.get(&world.key(&node))).await;
+    drop(connection);
+    let client = world.client(&scheduler).await;
+    told(
+        &client,
+        "no node reports",
+        "; 1 member of the fabric is away",
+    )
+    .await;
+    world.signal(Signal::SIGKILL);
+    fs::remove_dir_all(world.etcd.data()).unwrap();
+    world.etcd.restart().unwrap();
+    // Who was told of it writes it anew.
+    until("its record again", || world.get(&world.key(&node))).await;
+    told(
+        &client,
+        "no node reports",
+        "; 1 member of the fabric is away",
+    )
+    .await;
     scheduler.stop().await;
 }
 

@@ -13,7 +13,7 @@ use fabricbios_wire::{NodeId, RefusalClass};
 
 use crate::{
     cluster::Cluster,
-    proxy::{Gate, Way, gate, listen, way_to},
+    proxy::{Gate, Way, cut, gate, listen, way_to},
     world::{Reporting, World, away, placed, refused, until, until_async, until_refused},
 };
 
@@ -67,13 +67,13 @@ impl Net {
         net
     }
 
-    fn between_servers(&self, one: usize, other: usize, way: Way) {
-        self.servers[one][other].send_replace(way);
-        self.servers[other][one].send_replace(way);
+    async fn between_servers(&self, one: usize, other: usize, way: Way) {
+        go(&self.servers[one][other], way).await;
+        go(&self.servers[other][one], way).await;
     }
 
-    fn of_scheduler(&self, scheduler: usize, server: usize, way: Way) {
-        self.of_schedulers[scheduler][server].send_replace(way);
+    async fn of_scheduler(&self, scheduler: usize, server: usize, way: Way) {
+        go(&self.of_schedulers[scheduler][server], way).await;
     }
 
     /// Waits until both schedulers know these members.
@@ -98,6 +98,14 @@ impl Net {
     }
 }
 
+/// Cut: also what is under way.
+async fn go(gate: &Gate, way: Way) {
+    match way {
+        Way::Cut => cut(gate).await,
+        way => drop(gate.send_replace(way)),
+    }
+}
+
 /// Which of the processes has the TCP connection from this port of 127.0.0.1: proc_net(5), proc_pid_fd(5).
 fn who_has(port: u16, pids: &[u32]) -> Option<usize> {
     let table = fs::read_to_string("/proc/net/tcp").ok()?;
@@ -115,20 +123,23 @@ fn who_has(port: u16, pids: &[u32]) -> Option<usize> {
 #[tokio::test(flavor = "multi_thread")]
 async fn while_any_two_are_cut_off_from_each_other_members_are_written_and_told() {
     let net = Net::new().await;
-    let cut_and_open = |pair: usize, way| match pair {
-        pair @ 0..6 => net.of_scheduler(pair / SERVERS, pair % SERVERS, way),
-        pair => net.between_servers(pair % SERVERS, (pair + 1) % SERVERS, way),
+    let cut_and_open = async |pair: usize, way| match pair {
+        pair @ 0..6 => net.of_scheduler(pair / SERVERS, pair % SERVERS, way).await,
+        pair => {
+            net.between_servers(pair % SERVERS, (pair + 1) % SERVERS, way)
+                .await
+        }
     };
     let mut connections = Vec::new();
     let mut members = BTreeSet::new();
     for pair in 0..9 {
-        cut_and_open(pair, Way::Cut);
+        cut_and_open(pair, Way::Cut).await;
         let node = net.world.node(&format!("rack=r{pair}"));
         connections.push(node.report_to(&net.schedulers[0]).await);
         members.insert(node.id());
         // The other scheduler knows it from etcd alone.
         net.until_both_know(&members).await;
-        cut_and_open(pair, Way::Open);
+        cut_and_open(pair, Way::Open).await;
     }
     assert_eq!(away(&net.clients[1]).await.len(), 9);
     net.stop().await;
@@ -154,8 +165,8 @@ async fn a_scheduler_on_the_smaller_side_goes_on_from_memory_and_says_nothing_fo
 
     // The first server has no leader, and the first scheduler reaches no other server.
     for server in [1, 2] {
-        net.of_scheduler(0, server, Way::Cut);
-        net.between_servers(0, server, Way::Cut);
+        net.of_scheduler(0, server, Way::Cut).await;
+        net.between_servers(0, server, Way::Cut).await;
     }
     until_refused(smaller, RefusalClass::Transient).await;
     assert_eq!(placed(smaller).await.unwrap(), [one.id()]);
@@ -168,7 +179,7 @@ async fn a_scheduler_on_the_smaller_side_goes_on_from_memory_and_says_nothing_fo
     assert_eq!(away(smaller).await, [].into());
 
     // It goes on to a server of the greater side.
-    net.of_scheduler(0, 2, Way::Open);
+    net.of_scheduler(0, 2, Way::Open).await;
     net.until_both_know(&[one.id(), of_greater_side.id()].into())
         .await;
     let connection = of_greater_side.report_to(&net.schedulers[0]).await;
@@ -178,7 +189,7 @@ async fn a_scheduler_on_the_smaller_side_goes_on_from_memory_and_says_nothing_fo
 
     // It reaches no server at all.
     for server in 0..SERVERS {
-        net.of_scheduler(0, server, Way::Cut);
+        net.of_scheduler(0, server, Way::Cut).await;
     }
     until_refused(smaller, RefusalClass::Transient).await;
     let connection = of_smaller_side.report_to(&net.schedulers[0]).await;
@@ -194,8 +205,8 @@ async fn a_scheduler_on_the_smaller_side_goes_on_from_memory_and_says_nothing_fo
     assert_eq!(away(smaller).await, [].into());
 
     for server in 0..SERVERS {
-        net.of_scheduler(0, server, Way::Open);
-        net.between_servers(0, server, Way::Open);
+        net.of_scheduler(0, server, Way::Open).await;
+        net.between_servers(0, server, Way::Open).await;
     }
     let all = nodes.iter().map(Reporting::id);
     net.until_both_know(&all.collect()).await;

@@ -55,6 +55,15 @@ impl World {
 
     /// A scheduler with these servers.
     pub(crate) fn scheduler_with(&self, etcd: Vec<String>) -> Scheduler {
+        self.scheduler_that_waits(etcd, Duration::ZERO)
+    }
+
+    /// One that refuses nothing for good so long after its first look into etcd.
+    pub(crate) fn scheduler_that_waits(
+        &self,
+        etcd: Vec<String>,
+        settles_after: Duration,
+    ) -> Scheduler {
         let settings = Settings {
             identity: self.directory.scheduler_identity(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -64,6 +73,7 @@ impl World {
         let etcd = EtcdSettings {
             etcd,
             etcd_identity: Some(self.etcd.identity()),
+            settles_after: Some(settles_after),
         };
         Scheduler::start_with(&settings, &etcd).unwrap()
     }

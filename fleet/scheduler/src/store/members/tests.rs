@@ -77,7 +77,7 @@ fn a_node_that_came_and_left_while_etcd_was_away_is_written_afterwards() {
     let mut members = Members::default();
     members.change(node(1), reports(1, 1_000));
     members.change(node(1), leaves(2_000));
-    assert_eq!(members.take_all(100, Vec::new()), []);
+    assert_eq!(members.take_all(100, Vec::new()).1, []);
     assert_eq!(write(&mut members, 5), [record(1, 1_000, 2_000)]);
 }
 
@@ -85,10 +85,13 @@ fn a_node_that_came_and_left_while_etcd_was_away_is_written_afterwards() {
 fn a_wiped_etcd_is_filled_again_by_who_reports() {
     let mut members = Members::default();
     let away = (node(2), 9, record(2, 1, 1).to_bytes());
-    assert_eq!(members.take_all(100, vec![away]), [Became::Known(node(2))]);
+    assert_eq!(
+        members.take_all(100, vec![away]).1,
+        [Became::Known(node(2))]
+    );
     members.change(node(1), reports(1, 1_000));
     assert_eq!(write(&mut members, 10).len(), 1);
-    let mut forgotten = members.take_all(100, Vec::new());
+    let (_, mut forgotten) = members.take_all(100, Vec::new());
     forgotten.sort_by_key(|it| format!("{it:?}"));
     assert_eq!(
         forgotten,
@@ -97,7 +100,7 @@ fn a_wiped_etcd_is_filled_again_by_who_reports() {
     assert_eq!(write(&mut members, 2), [record(1, 1_000, 1_000)]);
     // A lower revision than before is the truth of the new etcd.
     let again = (node(1), 2, record(1, 1_000, 1_000).to_bytes());
-    assert_eq!(members.take_all(100, vec![again]), []);
+    assert_eq!(members.take_all(100, vec![again]).1, []);
     assert_eq!(members.next_write(NOW), None);
 }
 
@@ -133,7 +136,7 @@ fn a_last_word_that_waits_brings_no_member_back_that_somebody_has_had_forgotten(
         members.change(node(1), leaves(900_000));
         let forgotten = Some(Became::Forgotten(node(1)));
         match is_read_anew {
-            true => assert_eq!(members.take_all(100, vec![]).first().copied(), forgotten),
+            true => assert_eq!(members.take_all(100, vec![]).1.first().copied(), forgotten),
             false => assert_eq!(members.deleted(node(1), 6), forgotten),
         }
         assert_eq!(members.next_write(NOW), None, "{is_read_anew}");
@@ -165,7 +168,7 @@ fn garbage_is_replaced_and_a_later_version_never_is() {
     let mut members = Members::default();
     let later = br#"{"version":2}"#.to_vec();
     let all = vec![(node(1), 3, b"{".to_vec()), (node(2), 4, later.clone())];
-    assert_eq!(members.take_all(100, all), []);
+    assert_eq!(members.take_all(100, all).1, []);
     for number in [1, 2] {
         members.change(node(number), reports(number.into(), 1_000));
     }
