@@ -113,15 +113,20 @@ pub async fn run(options: &Options) -> anyhow::Result<bool> {
         fleet.invariants.breaks(Invariant::ClientsAreServed, what);
     }
     all_agree(&fleet).await;
-    fleet.look_for_crashes();
     println!(
         "views agree {:.1} s after the last fault was over",
+        healed.elapsed().as_secs_f64()
+    );
+    all_know_all_members(&fleet).await;
+    println!(
+        "what no node has is refused for good {:.1} s after the last fault was over",
         healed.elapsed().as_secs_f64()
     );
     for (number, scheduler) in fleet.schedulers.iter().enumerate() {
         let mib = scheduler.most_memory_kib().unwrap_or(0) / 1024;
         println!("scheduler {number}: at most {mib} MiB since its last start");
     }
+    fleet.look_for_crashes();
     let broken = fleet.invariants.broken();
     if broken.is_empty() {
         println!("every invariant holds");
@@ -139,11 +144,17 @@ pub async fn run(options: &Options) -> anyhow::Result<bool> {
 
 async fn all_agree(fleet: &Fleet) {
     for scheduler in 0..fleet.schedulers.len() {
-        let agreed = match views::agree(fleet, scheduler, PATIENCE).await {
-            Ok(_) => views::knows_all_members(fleet, scheduler, PATIENCE).await,
-            Err(why) => Err(why),
-        };
-        if let Err(why) = agreed {
+        if let Err(why) = views::agree(fleet, scheduler, PATIENCE).await {
+            let what = format!("scheduler {scheduler}: {why}");
+            fleet.invariants.breaks(Invariant::ViewsAgree, what);
+        }
+    }
+}
+
+async fn all_know_all_members(fleet: &Fleet) {
+    for scheduler in 0..fleet.schedulers.len() {
+        let known = views::knows_all_members(fleet, scheduler, PATIENCE).await;
+        if let Err(why) = known {
             let what = format!("scheduler {scheduler}: {why}");
             fleet.invariants.breaks(Invariant::ViewsAgree, what);
         }
