@@ -151,16 +151,11 @@ class Fabric:
         return answer
 
 
-class Node:
-    """A running daemon and its output. Its state directory outlives it, so that it can be started again on the same
-    state."""
+class Daemon:
+    """A running program that prints READY on standard output, and its output."""
 
-    def __init__(self, *more, device="rxe0", mem_bytes="16MiB", address=ADDRESS, state_dir=None, port=PORT, within=()):
-        """`more`: further flags. `within`: words before the daemon's own, such as `ip netns exec NAME`."""
-        self.state_dir = pathlib.Path(state_dir or tempfile.mkdtemp(prefix="fabricbios-"))
-        self.address = f"{address}:{port}"
-        self.command = [*within, program("fabricbiosd"), "control-server", "--auto-detect", "--state-dir", str(self.state_dir),
-                        "--listen", self.address, "--mem-bytes", str(mem_bytes), "--rdma-device", device, *more]
+    def __init__(self, command):
+        self.command = command
         self.environment = {}  # Added to the environment of the next start.
         self.lines, self.news = [], threading.Condition()
         self.process = None
@@ -198,16 +193,6 @@ class Node:
             self.news.wait_for(find, timeout_secs)
             return find()
 
-    @property
-    def operator(self):
-        """The view of the operator, with the identity that the first start made."""
-        return Fabric(self.state_dir / "admin.identity", self.address, self)
-
-    def tenant(self, name):
-        """The view of a tenant of this node."""
-        path = self.state_dir / f"{name}.identity"
-        return Fabric(path, self.address, self) if path.exists() else self.operator.issue(name, path)
-
     def kill(self):
         """Sends SIGKILL, so the daemon cannot clean up. Returns when it is gone."""
         self.process.kill()
@@ -218,20 +203,6 @@ class Node:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self._finish()
-
-    @contextlib.contextmanager
-    def keeping(self):
-        """While this context lasts, SIGTERM keeps leases (on-stop = keep). The context begins and ends with a SIGKILL
-        and a start, which end no lease."""
-        self.kill()
-        self.command.append(KEEPS)
-        self.start()
-        try:
-            yield
-        finally:
-            self.kill()
-            self.command.remove(KEEPS)
-            self.start()
 
     def _finish(self):
         try:
@@ -248,6 +219,44 @@ class Node:
 
     def __exit__(self, *_):
         self.stop()
+
+
+class Node(Daemon):
+    """A node. Its state directory outlives the daemon, so that it can be started again on the same state."""
+
+    def __init__(self, *more, device="rxe0", mem_bytes="16MiB", address=ADDRESS, state_dir=None, port=PORT, within=()):
+        """`more`: further flags. `within`: words before the daemon's own, such as `ip netns exec NAME`."""
+        self.state_dir = pathlib.Path(state_dir or tempfile.mkdtemp(prefix="fabricbios-"))
+        self.address = f"{address}:{port}"
+        super().__init__([*within, program("fabricbiosd"), "control-server", "--auto-detect", "--state-dir", str(self.state_dir),
+                          "--listen", self.address, "--mem-bytes", str(mem_bytes), "--rdma-device", device, *more])
+
+    @property
+    def operator(self):
+        """The view of the operator, with the identity that the first start made."""
+        return Fabric(self.state_dir / "admin.identity", self.address, self)
+
+    def tenant(self, name):
+        """The view of a tenant of this node."""
+        path = self.state_dir / f"{name}.identity"
+        return Fabric(path, self.address, self) if path.exists() else self.operator.issue(name, path)
+
+    @contextlib.contextmanager
+    def keeping(self):
+        """While this context lasts, SIGTERM keeps leases (on-stop = keep). The context begins and ends with a SIGKILL
+        and a start, which end no lease."""
+        self.kill()
+        self.command.append(KEEPS)
+        self.start()
+        try:
+            yield
+        finally:
+            self.kill()
+            self.command.remove(KEEPS)
+            self.start()
+
+    def __exit__(self, *_):
+        super().__exit__()
         shutil.rmtree(self.state_dir, ignore_errors=True)
 
 

@@ -176,7 +176,7 @@ class Fio:
         self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.path = path
 
-    def started(self, secs=30):
+    def started(self, secs=60):
         """Waits until any program has written to the device; returns the job."""
         before = self.done()
         until(lambda: self.done() > before or self.process.poll() is not None, secs, f"I/O on {self.path}")

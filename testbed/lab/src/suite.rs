@@ -50,6 +50,8 @@ pub struct Wants {
     pub clients: bool,
     /// The suite runs the Rust programs in `examples/`, which are built before it.
     pub examples: bool,
+    /// The suite runs a scheduler with etcd: the one is built and the other installed before it.
+    pub etcd: bool,
     /// The processors of its guests. Without them a guest has one or two, as its host has.
     pub processors: Option<Processors>,
 }
@@ -138,6 +140,7 @@ fn header(text: &str) -> Result<Wants> {
         quiet: false,
         clients: false,
         examples: false,
+        etcd: false,
         processors: None,
     };
     words.try_for_each(|word| wants.read(word))?;
@@ -176,6 +179,7 @@ impl Wants {
             "quiet" => self.quiet = true,
             "clients" => self.clients = true,
             "examples" => self.examples = true,
+            "etcd" => self.etcd = true,
             "smp" => {
                 let cores = u8::try_from(number(value)?)?.max(1);
                 self.processors = Some(Processors::cores(cores.into()));
@@ -194,7 +198,7 @@ impl Wants {
             }
             _ => bail!(
                 "`{word}`: timeout=SECONDS, disk=NUMBERM, boots=NUMBER[,NUMBER], smp=NUMBER, topology=SxCxT, numa=NUMBER, \
-                 alone, igb, systemd, quiet, clients or examples expected"
+                 alone, igb, systemd, quiet, clients, examples or etcd expected"
             ),
         }
         Ok(())
@@ -252,6 +256,7 @@ mod tests {
             quiet: false,
             clients: false,
             examples: false,
+            etcd: false,
             processors: None,
         };
         assert_eq!(header("# lab: one-vm\n").unwrap(), plain);
@@ -275,6 +280,7 @@ mod tests {
         assert!(clients.clients && clients.shares());
         let examples = header("# lab: one-vm examples\n").unwrap();
         assert!(examples.examples && examples.shares());
+        assert!(header("# lab: two-vm etcd\n").unwrap().etcd);
         let four = header("# lab: one-vm smp=4\n").unwrap();
         assert_eq!(four.processors, Some(Processors::cores(4)));
         let nodes = header("# lab: one-vm topology=2x2x2 numa=2\n").unwrap();

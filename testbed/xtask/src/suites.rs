@@ -70,11 +70,12 @@ const IN_FULL_LENGTH: [(&str, &str); 6] = [
     ("rxe_region", "lives::binding::"),
 ];
 /// Suites that take more than half a minute in their short form, the longest first.
-const LONGEST: [&str; 32] = [
+const LONGEST: [&str; 33] = [
     "suite_net_vf",
     "suite_gpu_ends",
     "suite_cpu",
     "suite_gpu",
+    "suite_fleet",
     "suite_block_reboot",
     "suite_mem_stopped",
     "suite_block_tcp",
@@ -204,6 +205,11 @@ impl Kind {
         matches!(self, Self::Program(suite) if suite.wants.clients)
     }
 
+    /// Whether the suite runs a scheduler with etcd.
+    pub(crate) fn etcd(&self) -> bool {
+        matches!(self, Self::Program(suite) if suite.wants.etcd)
+    }
+
     /// Whether the suite must run alone.
     pub(crate) fn quiet(&self) -> bool {
         matches!(self, Self::Program(suite) if suite.wants.quiet)
@@ -218,6 +224,9 @@ impl Kind {
             Kind::Program(suite) => {
                 if suite.wants.examples {
                     scope.build(layout, &["-p", "fabricbios-client", "--examples"])?;
+                }
+                if suite.wants.etcd {
+                    scope.build(layout, &["-p", "fabricbios-scheduler", "--bins"])?;
                 }
                 program_job(suite, layout, Profile::Debug)
             }

@@ -346,9 +346,10 @@ fn steps(suites: &Suites) -> Vec<Step> {
         name,
         about,
         may_skip: suites.at(index).clients(),
-        needs: match suites.at(index).clients() {
-            true => &[Guest, Build, Clients],
-            false => &[Guest, Build],
+        needs: match suites.at(index) {
+            kind if kind.clients() => &[Guest, Build, Clients],
+            kind if kind.etcd() => &[Guest, Build, Etcd],
+            _ => &[Guest, Build],
         },
         action: Action::Lab(index),
     }));
