@@ -194,7 +194,7 @@ impl Node {
                 Error::Unreachable { .. } => self.unanswering.add(it.node_id),
                 _ => self.unanswering.forget(it.node_id),
             }
-            node.close_async().await;
+            node.close_unless_used().await;
             tracing::debug!("node {address} did not grant the lease: {error}");
             if !may_pass_over(&error) {
                 let held = match error.may_have_happened() {

@@ -4,7 +4,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -55,6 +55,8 @@ pub(crate) struct Link {
     remote: Mutex<Option<SocketAddr>>,
     /// Several handles use it.
     is_shared: bool,
+    /// One of those who have it is no handle: [`crate::links::Links`] keeps it.
+    is_kept: AtomicBool,
 }
 
 /// Both directions of a stream, and the connection that it belongs to.
@@ -96,7 +98,21 @@ impl Link {
             next_request_id: AtomicU32::new(1),
             remote: Mutex::new(None),
             is_shared: false,
+            is_kept: AtomicBool::new(false),
         })
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    pub(crate) fn keep(&self, is_kept: bool) {
+        self.is_kept.store(is_kept, Ordering::Relaxed);
+    }
+
+    /// Whether one handle has it, or clones of one.
+    pub(crate) fn is_of_one(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) == 1 + usize::from(self.is_kept.load(Ordering::Relaxed))
     }
 
     /// For several handles. Sessions then have connections of their own: a session whose worker reads nothing would hold up
@@ -241,9 +257,9 @@ impl Link {
 
     async fn reach_at_last(&self, within: Duration) -> Result<(), Error> {
         let (connection, fresh) = self.connection_within(within).await?;
-        let half = within / 2;
-        let ping = self.ask(&connection, &Request::Ping(0), half);
-        if fresh || matches!(timeout(half, ping).await, Ok(Ok(_))) {
+        let quarter = within / 4;
+        let ping = self.ask(&connection, &Request::Ping(0), quarter);
+        if fresh || matches!(timeout(quarter, ping).await, Ok(Ok(_))) {
             return Ok(());
         }
         // The node may have been started anew, or is slow: requests that wait for an answer keep their connection.
@@ -254,7 +270,7 @@ impl Link {
         });
         if !has_newer {
             *current = None;
-            *current = Some(self.dial(half).await?);
+            *current = Some(self.dial(within - quarter).await?);
         }
         Ok(())
     }

@@ -51,14 +51,18 @@ impl Links {
         let kept = &mut self.lock().kept;
         kept.retain(|it| !Arc::ptr_eq(it, link));
         kept.push(Arc::clone(link));
+        link.keep(true);
         if kept.len() > KEPT_MAX {
-            kept.remove(0);
+            kept.remove(0).keep(false);
         }
     }
 
     /// Keeps none any more, and returns those that nobody else uses.
     pub(crate) fn unused(&self) -> Vec<Arc<Link>> {
-        let mut kept = std::mem::take(&mut self.lock().kept);
+        let mut known = self.lock();
+        let mut kept = std::mem::take(&mut known.kept);
+        kept.iter().for_each(|it| it.keep(false));
+        drop(known);
         kept.retain(|it| Arc::strong_count(it) == 1);
         kept
     }

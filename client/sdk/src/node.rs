@@ -264,7 +264,7 @@ impl Node {
             Box::pin(node.close_async()).await;
         }
         let mut links = self.links.unused();
-        if Arc::strong_count(&*self.link) == 1 {
+        if self.link.is_of_one() || !self.link.is_shared() {
             links.push(Arc::clone(&*self.link));
         }
         let closing = run(async move {
@@ -275,6 +275,13 @@ impl Node {
         });
         if let Err(error) = closing.await {
             tracing::debug!("goodbye to {}: {error}", self.address());
+        }
+    }
+
+    /// Closes the connection to a node that has refused, unless another handle has it, or it is kept.
+    pub(crate) async fn close_unless_used(&self) {
+        if Arc::strong_count(&*self.link) == 1 {
+            self.close_async().await;
         }
     }
 

@@ -36,8 +36,9 @@ pub struct EtcdSettings {
     /// The identity for etcd, one PEM file of mode 0600: a certificate, its key, and last the certificate of etcd's CA
     #[arg(long, value_name = "FILE", requires = "etcd")]
     pub etcd_identity: Option<PathBuf>,
-    /// How long nothing is refused for good after the first look into etcd, and after one that finds it wiped or restored: other
-    /// schedulers try etcd again within 15 s and fill it, and nodes come to this one within 10 s [30 s; tests wait for less]
+    /// How long nothing is refused for good after the first look into etcd, and after one that finds it wiped or restored. Other
+    /// schedulers try etcd again within 15 s and fill it with one write after the other, and nodes come to this one within 10 s
+    /// [30 s; tests wait for less]
     #[arg(skip)]
     pub settles_after: Option<Duration>,
 }

@@ -159,7 +159,8 @@ pub(crate) fn start(
         forgets: to_forget,
         is_whole: false,
         settles_after,
-        settles_at: None,
+        has_read: false,
+        settling: None,
         members: Members::default(),
         schedulers: BTreeSet::new(),
         presence: None,
@@ -184,8 +185,10 @@ struct Task {
     is_whole: bool,
     /// How long others may take to fill an etcd that has lost members.
     settles_after: Duration,
-    /// When they have, by now.
-    settles_at: Option<Instant>,
+    /// Whether everything was read before.
+    has_read: bool,
+    /// Until when nothing is whole for that; `None`: no more.
+    settling: Option<Instant>,
     members: Members,
     /// The schedulers that are present.
     schedulers: BTreeSet<NodeId>,
@@ -270,8 +273,7 @@ impl Task {
 
     /// `can_be`: everything was read, and changes are told.
     async fn tell_whole(&mut self, can_be: bool) {
-        let has_settled = self.settles_at.is_some_and(|at| at <= Instant::now());
-        let is_whole = can_be && has_settled && self.members.are_whole();
+        let is_whole = can_be && self.settling.is_none() && self.members.are_whole();
         if is_whole != self.is_whole {
             self.is_whole = is_whole;
             self.tell(if is_whole { News::Whole } else { News::Lost })

@@ -153,7 +153,12 @@ impl Watched {
             self.taken
                 .remove(&(resource_id.unwrap_or(ResourceId(0)), offset));
         }
-        let Some(value) = &change.value else { return };
+        let Some(value) = &change.value else {
+            if let Some(before) = before {
+                self.is_it_late(id, &before, all);
+            }
+            return;
+        };
         let record: LeaseRecord = match records::decode(value) {
             Ok(record) => record,
             Err(error) => panic!("node {}: lease {id}: {error:#}", self.node),
@@ -178,17 +183,8 @@ impl Watched {
                 }
             }
         }
-        if let Some(before) = &before
-            && is_over
-            && !before.is_over
-        {
-            let grace = Duration::from_secs(before.grace_secs.into());
-            let due = (before.deadline + grace).max(self.up_since);
-            let late = due.until(clock::now().boot);
-            if late > LATE {
-                let what = format_args!("lease {id} of node {}, {late:?} late", self.node);
-                all.breaks(Invariant::LeasesEnd, what);
-            }
+        if let Some(before) = before.filter(|_| is_over) {
+            self.is_it_late(id, &before, all);
         }
         let offset = match &record.placement {
             Some(Placement::Stretch(extent)) => {
@@ -242,6 +238,24 @@ impl Watched {
             capacity: it.capacity,
         });
         held.collect()
+    }
+
+    /// Whether a lease that is over now, or is not yet, should have been for a while.
+    fn is_it_late(&self, id: LeaseId, lease: &Live, all: &Invariants) {
+        let grace = Duration::from_secs(lease.grace_secs.into());
+        let due = (lease.deadline + grace).max(self.up_since);
+        let late = due.until(clock::now().boot);
+        if !lease.is_over && late > LATE {
+            let what = format_args!("lease {id} of node {}, {late:?} late", self.node);
+            all.breaks(Invariant::LeasesEnd, what);
+        }
+    }
+
+    /// Looks for leases that should be over.
+    pub(crate) fn look_for_late(&self, all: &Invariants) {
+        for (id, lease) in &self.leases {
+            self.is_it_late(*id, lease, all);
+        }
     }
 
     /// The daemon starts.

@@ -127,6 +127,7 @@ pub async fn run(options: &Options) -> anyhow::Result<bool> {
         println!("scheduler {number}: at most {mib} MiB since its last start");
     }
     fleet.look_for_crashes();
+    fleet.all.iter().for_each(|it| it.disk.look_for_late());
     let broken = fleet.invariants.broken();
     if broken.is_empty() {
         println!("every invariant holds");

@@ -83,6 +83,11 @@ impl Disk {
         self.lock().watched.renews(lease_id);
     }
 
+    /// Looks for leases that should be over.
+    pub(crate) fn look_for_late(&self) {
+        self.lock().watched.look_for_late(&self.invariants);
+    }
+
     /// What the journal says of leases, in order of their ids.
     pub(crate) fn leases(&self) -> Vec<crate::views::Held> {
         self.lock().watched.leases()

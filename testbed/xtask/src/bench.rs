@@ -24,6 +24,8 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     let mut report = Report::default();
     // Some benches start the daemon. It is optimised, because they compare it with other programs.
     cargo::run(cargo::build_programs(layout, Profile::Release)?)?;
+    let scheduler = ["build", "--release", "-p", "fabricbios-scheduler"];
+    cargo::run(cargo(layout, &scheduler)?)?;
     let start = Instant::now();
     let host = cargo::run(cargo(
         layout,

@@ -72,6 +72,8 @@ pub(crate) struct Write {
 #[derive(Debug, Default)]
 pub(crate) struct Members {
     held: BTreeMap<NodeId, Held>,
+    /// The largest revision of etcd that was seen.
+    revision: i64,
     own: BTreeMap<NodeId, Own>,
     /// Nodes of `own` that may have to be written.
     due: BTreeSet<NodeId>,
@@ -117,7 +119,7 @@ impl Members {
     ) -> (bool, Vec<Became>) {
         let before = mem::take(&mut self.held);
         // A wiped or restored etcd counts from an earlier revision on.
-        let goes_on = before.values().all(|it| it.mod_revision <= revision);
+        let goes_on = mem::replace(&mut self.revision, revision) <= revision;
         for (id, mod_revision, value) in all {
             self.hold(id, mod_revision, &value);
         }
@@ -154,6 +156,7 @@ impl Members {
 
     /// A key was put.
     pub(crate) fn put(&mut self, id: NodeId, mod_revision: i64, value: &[u8]) -> Option<Became> {
+        self.revision = self.revision.max(mod_revision);
         if self.is_later(id, mod_revision) {
             return None;
         }
@@ -223,6 +226,7 @@ impl Members {
     /// The record was written at this revision.
     pub(crate) fn written(&mut self, write: Write, mod_revision: i64) -> Option<Became> {
         let Write { id, record, .. } = write;
+        self.revision = self.revision.max(mod_revision);
         self.held.insert(
             id,
             Held {

@@ -1,6 +1,7 @@
 //! One connection to etcd: reads what is there, watches what changes, writes what is due, and keeps this scheduler present.
 
 use std::collections::BTreeSet;
+use std::mem;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fabricbios_wire::NodeId;
@@ -52,7 +53,7 @@ impl Task {
         loop {
             let can_write = self.members.has_due();
             let refused_until = self.refused_until.unwrap_or_else(Instant::now);
-            let settles_at = self.settles_at.unwrap_or_else(Instant::now);
+            let settles_at = self.settling.unwrap_or_else(Instant::now);
             let next = tokio::select! {
                 biased;
                 _ = keep_alive.tick() => Next::KeepAlive,
@@ -61,7 +62,7 @@ impl Task {
                 () = self.mailbox.changed.notified() => Next::Changes,
                 Some(forget) = self.forgets.recv() => Next::Forget(forget),
                 () = sleep_until(refused_until), if can_write => Next::Write,
-                () = sleep_until(settles_at), if !self.is_whole && settles_at > Instant::now() => Next::Settled,
+                () = sleep_until(settles_at), if self.settling.is_some() => Next::Settled,
             };
             match next {
                 Next::Changes => self.take_changes(),
@@ -69,7 +70,10 @@ impl Task {
                 Next::ReadAnew => watch = self.read_all(&client).await?,
                 Next::Forget(forget) => self.forget(&client, forget).await?,
                 Next::Write => self.write_next(&client).await?,
-                Next::Settled => self.tell_whole(true).await,
+                Next::Settled => {
+                    self.settling = None;
+                    self.tell_whole(true).await;
+                }
                 Next::Watch(Ok(Some(told))) => {
                     if !self.hear(told).await? {
                         watch = self.read_all(&client).await?;
@@ -101,8 +105,8 @@ impl Task {
         // Who has left meanwhile must not look as if it reported.
         self.take_changes();
         let (goes_on, news) = self.members.take_all(all.revision, nodes);
-        if !goes_on || self.settles_at.is_none() {
-            self.settles_at = Some(Instant::now() + self.settles_after);
+        if !goes_on || !mem::replace(&mut self.has_read, true) {
+            self.settling = Some(Instant::now() + self.settles_after);
         }
         for news in news {
             self.tell_of(Some(news)).await;

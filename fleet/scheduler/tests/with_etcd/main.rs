@@ -148,6 +148,7 @@ async fn a_wiped_etcd_makes_no_scheduler_forget_who_is_away() {
     )
     .await;
     world.signal(Signal::SIGKILL);
+    until("its end", || (world.state_of_etcd() == 'Z').then_some(())).await;
     fs::remove_dir_all(world.etcd.data()).unwrap();
     world.etcd.restart().unwrap();
     // Who was told of it writes it anew.

@@ -127,7 +127,7 @@ async fn while_any_two_are_cut_off_from_each_other_members_are_written_and_told(
         pair @ 0..6 => net.of_scheduler(pair / SERVERS, pair % SERVERS, way).await,
         pair => {
             net.between_servers(pair % SERVERS, (pair + 1) % SERVERS, way)
-                .await
+                .await;
         }
     };
     let mut connections = Vec::new();
