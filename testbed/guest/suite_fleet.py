@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-# lab: two-vm etcd quiet timeout=600
+# lab: two-vm etcd full timeout=600
 # covers: scheduler placement
 """Two nodes on two machines, a scheduler and its etcd: leases that the scheduler places are used by stock clients over RDMA
 and NVMe/TCP. Under their traffic etcd is killed, started again and stopped, and the scheduler is killed: the traffic goes on, leases

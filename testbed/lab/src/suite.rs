@@ -52,6 +52,8 @@ pub struct Wants {
     pub examples: bool,
     /// The suite runs a scheduler with etcd: the one is built and the other installed before it.
     pub etcd: bool,
+    /// Runs of everything leave the suite out, unless they are in full length.
+    pub full: bool,
     /// The processors of its guests. Without them a guest has one or two, as its host has.
     pub processors: Option<Processors>,
 }
@@ -141,6 +143,7 @@ fn header(text: &str) -> Result<Wants> {
         clients: false,
         examples: false,
         etcd: false,
+        full: false,
         processors: None,
     };
     words.try_for_each(|word| wants.read(word))?;
@@ -180,6 +183,7 @@ impl Wants {
             "clients" => self.clients = true,
             "examples" => self.examples = true,
             "etcd" => self.etcd = true,
+            "full" => self.full = true,
             "smp" => {
                 let cores = u8::try_from(number(value)?)?.max(1);
                 self.processors = Some(Processors::cores(cores.into()));
@@ -198,7 +202,7 @@ impl Wants {
             }
             _ => bail!(
                 "`{word}`: timeout=SECONDS, disk=NUMBERM, boots=NUMBER[,NUMBER], smp=NUMBER, topology=SxCxT, numa=NUMBER, \
-                 alone, igb, systemd, quiet, clients, examples or etcd expected"
+                 alone, igb, systemd, quiet, clients, examples, etcd or full expected"
             ),
         }
         Ok(())
@@ -257,6 +261,7 @@ mod tests {
             clients: false,
             examples: false,
             etcd: false,
+            full: false,
             processors: None,
         };
         assert_eq!(header("# lab: one-vm\n").unwrap(), plain);

@@ -205,6 +205,11 @@ impl Kind {
         matches!(self, Self::Program(suite) if suite.wants.clients)
     }
 
+    /// Whether runs of everything leave the suite out, unless they are in full length.
+    pub(crate) fn is_for_full_length(&self) -> bool {
+        matches!(self, Self::Program(suite) if suite.wants.full)
+    }
+
     /// Whether the suite runs a scheduler with etcd.
     pub(crate) fn etcd(&self) -> bool {
         matches!(self, Self::Program(suite) if suite.wants.etcd)

@@ -62,7 +62,13 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     let affected = affected.map(|base| affected::find(layout, base, &suites));
     let affected = affected.transpose()?;
     let chosen = match &affected {
-        None => choose(&all, &arguments.only)?,
+        None => {
+            let mut chosen = choose(&all, &arguments.only)?;
+            if arguments.only.is_empty() && !arguments.full {
+                chosen.retain(|step| !step.is_for_full_length(&suites));
+            }
+            chosen
+        }
         Some(it) => all
             .iter()
             .filter(|step| it.steps.contains(&step.name))
@@ -166,6 +172,10 @@ impl Step {
             println!("{}: {why}", self.name);
         }
         (outcome, start.elapsed())
+    }
+
+    fn is_for_full_length(&self, suites: &Suites) -> bool {
+        matches!(self.action, Action::Lab(index) if suites.at(index).is_for_full_length())
     }
 
     /// Whether the step leaves a processor of the host to others for most of its time. Such steps stand in the list beside each
