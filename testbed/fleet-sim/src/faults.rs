@@ -151,10 +151,7 @@ impl Faults {
                 Fault::SchedulerStopped(at) => fleet.signal_scheduler(*at, Signal::SIGCONT),
                 Fault::EtcdKilled => fleet.etcd.restart()?,
                 Fault::EtcdStopped => fleet.signal_etcd(Signal::SIGCONT),
-                Fault::EtcdWiped => {
-                    std::fs::remove_dir_all(fleet.etcd.data())?;
-                    fleet.etcd.restart()?;
-                }
+                Fault::EtcdWiped => fleet.start_empty_etcd()?,
                 Fault::PowerLost(nodes) => start(fleet, nodes)?,
                 Fault::Restarted(_) => {}
                 Fault::Cut(nodes, scheduler) => cut(fleet, nodes, *scheduler, false),

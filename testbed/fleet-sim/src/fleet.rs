@@ -128,6 +128,7 @@ impl Fleet {
             directory,
             place,
         };
+        fleet.wait_for_etcd()?;
         for number in 0..options.schedulers as usize {
             let mut scheduler = fleet.scheduler(&options.scheduler_program, number)?;
             scheduler.start()?;
@@ -253,6 +254,35 @@ impl Fleet {
         if let Ok(pid) = i32::try_from(self.etcd.pid()) {
             kill(Pid::from_raw(pid), signal).ok();
         }
+    }
+
+    /// Starts etcd anew without data, and waits until it answers: one that is killed while it makes its first files may have no
+    /// leader ever after.
+    pub(crate) fn start_empty_etcd(&mut self) -> anyhow::Result<()> {
+        fs::remove_dir_all(self.etcd.data())?;
+        self.etcd.restart()?;
+        self.wait_for_etcd()
+    }
+
+    fn wait_for_etcd(&self) -> anyhow::Result<()> {
+        let identity = self.etcd.identity();
+        let mut asks = Command::new("etcdctl");
+        asks.arg(format!("--endpoints={}", self.etcd.url()))
+            .arg("--cert")
+            .arg(&identity)
+            .arg("--key")
+            .arg(&identity)
+            .arg("--cacert")
+            .arg(self.etcd.ca())
+            .args(["endpoint", "health"])
+            .env("ETCDCTL_API", "3")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let begin = Instant::now();
+        while !asks.status().context("start etcdctl")?.success() {
+            anyhow::ensure!(begin.elapsed() < PATIENCE, "etcd is not healthy");
+        }
+        Ok(())
     }
 
     /// What all nodes have leased, as their journals have it.
