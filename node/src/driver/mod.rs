@@ -246,8 +246,8 @@ impl<E: Environment> Driver<E> {
         self.close()
     }
 
-    /// The same as a task, without a thread: for simulations of many nodes in one process. `woken` is notified by the
-    /// mailbox, see [`Mailbox::woken_by`].
+    /// The same as a task, without a thread: for simulations of many nodes in one process. The mailbox calls
+    /// `woken.notify_one`, which is not lost if nobody waits yet; see [`Mailbox::woken_by`].
     ///
     /// # Errors
     /// The journal could not be closed.

@@ -8,6 +8,7 @@
 mod blocks;
 #[path = "../common/mod.rs"]
 mod common;
+mod connections;
 mod delayed;
 mod ends;
 mod fleet;
