@@ -65,9 +65,15 @@ pub(crate) fn endpoint_config(fabric: &Fabric) -> EndpointConfig {
     let reset = hmac::sign(&root, b"fabricbios stateless reset");
     let mut config =
         EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, reset.as_ref())));
-    config.cid_generator(|| Box::new(RandomIds));
+    config
+        .cid_generator(|| Box::new(RandomIds))
+        .min_reset_interval(RESET_INTERVAL);
     config
 }
+
+/// A scheduler that has been restarted has thousands of connections to reset. A reset is shorter than the packet before it,
+/// and costs less than the answer to a first packet of a connection.
+const RESET_INTERVAL: Duration = Duration::from_micros(100);
 
 /// Random connection ids. The default generator of quinn would refuse the ids of an earlier process.
 struct RandomIds;
