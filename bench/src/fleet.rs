@@ -179,9 +179,7 @@ fn many(options: &Options, runtime: &Runtime, of: &FleetOptions) -> anyhow::Resu
     let mut random = fastrand::Rng::with_seed(2);
     let (granted, asked) = runtime.block_on(async {
         let fleet = Fleet::start(of, &mut random)?;
-        for at in 0..fleet.nodes() {
-            fleet.fill(at, 100, 9).await?;
-        }
+        fleet.fill(100, 9).await?;
         let schedulers = fleet.addresses().len();
         for scheduler in 0..schedulers {
             fleet.reported(scheduler).await?;

@@ -104,15 +104,37 @@ impl FabricDirectory {
             write(&key_path, &Ca::generate(now).map_err(making(&key_path))?)?;
         }
         let directory = Self::open(path, now)?;
-        let scheduler = path.join(SCHEDULER);
-        let key = SecretKey::generate().map_err(making(&scheduler))?;
-        let certificate = directory.ca.certify(&key, &Member::Scheduler, None, now);
-        let certificate = certificate.map_err(making(&scheduler))?;
-        let ca_pem = directory.ca.certificate_pem();
-        write(&scheduler, &identity_pem(&certificate, &key, ca_pem))?;
+        directory.make_scheduler(&path.join(SCHEDULER), now)?;
         make_admin(&path.join(ADMIN), &directory.ca, now)?;
-        write(&path.join(CA), ca_pem)?;
+        write(&path.join(CA), directory.ca.certificate_pem())?;
         Ok(directory)
+    }
+
+    /// Makes the identity of a further scheduler, a file of mode 0600. Each scheduler has an identity of its own: in etcd
+    /// and in announcements its key tells it from the others.
+    ///
+    /// # Errors
+    /// If the file is there already, or cannot be written.
+    pub fn add_scheduler(&self, file: &Path, now: SystemTime) -> Result<NodeId, IdentityError> {
+        if file.exists() {
+            return Err(damaged(file, "choose a name that is not there")(
+                FileProblem::FileExists,
+            ));
+        }
+        self.make_scheduler(file, now)
+    }
+
+    fn make_scheduler(&self, file: &Path, now: SystemTime) -> Result<NodeId, IdentityError> {
+        let key = SecretKey::generate().map_err(making(file))?;
+        let certificate = self.ca.certify(&key, &Member::Scheduler, None, now);
+        let certificate = certificate.map_err(making(file))?;
+        write(
+            file,
+            &identity_pem(&certificate, &key, self.ca.certificate_pem()),
+        )?;
+        let id = pem::first_certificate(certificate.as_bytes())
+            .and_then(|it| Ok(subject::node_id(&subject::public_key_info(&it)?)));
+        id.map_err(making(file))
     }
 
     /// Opens the directory of a fabric.

@@ -126,6 +126,8 @@ pub enum FileProblem {
     NotEmpty,
     #[error("there is a fabric already")]
     Exists,
+    #[error("the file is there already")]
+    FileExists,
     #[error("the file is no certificate signing request (PEM, PKCS #10): {0}")]
     NotARequest(String),
 }

@@ -17,6 +17,7 @@ use fabricbios_scheduler::EmbeddedEtcd;
 use fabricbios_wire::{
     IssueRequest, LeaseAllocRequest, Reply, Request, RequestToken, ResourceType, Role,
 };
+use futures_util::{StreamExt, TryStreamExt, stream};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -35,6 +36,8 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Lines of each log that a failed run prints.
 const LOG_LINES: usize = 30;
+/// Nodes that get leases at once.
+const NODES_AT_ONCE: usize = 64;
 /// Tenants of the leases that are there from the beginning.
 const TENANTS: u32 = 8;
 const TERM_SECS: u32 = 3_600;
@@ -148,7 +151,7 @@ impl Fleet {
             .place
             .path()
             .join(format!("scheduler-{number}.identity"));
-        fs::copy(self.directory.scheduler_identity(), &identity)?;
+        self.directory.add_scheduler(&identity, SystemTime::now())?;
         let log = File::options()
             .create(true)
             .append(true)
@@ -369,28 +372,35 @@ impl Fleet {
         self.directory.admin_identity()
     }
 
-    /// So many leases of the node with this number, that last for the whole run and have so many tenths of its memory.
+    /// So many leases of each node, that last for the whole run and have so many tenths of its memory.
     ///
     /// # Errors
-    /// The node refuses one.
-    pub async fn fill(&self, at: usize, leases: u32, tenths: u64) -> anyhow::Result<()> {
-        let node = &self.all[at];
-        let all: u64 = node.make.mem.iter().sum();
-        let bytes = all / 10 * tenths / u64::from(leases.max(1));
-        // The other memory may have the rest.
-        let largest = node.make.mem.into_iter().max().unwrap_or(0);
-        let bytes = bytes.min(largest / 2) / 4096 * 4096;
-        for number in 0..leases {
-            let wanted = LeaseAllocRequest {
-                request_token: Some(RequestToken(fastrand::u128(1..))),
-                ..LeaseAllocRequest::new(ResourceType::Mem, bytes.max(4096), TERM_SECS)
-            };
-            let tenant = format!("t{}@{}", number % TENANTS, node.fabric().id());
-            let answer = node.ask(&tenant, Request::LeaseAlloc(wanted)).await?;
-            answer.with_context(|| format!("lease {number} of node {at}"))?;
-        }
+    /// A node refuses one.
+    pub async fn fill(&self, leases: u32, tenths: u64) -> anyhow::Result<()> {
+        let mut filled = stream::iter(&self.all)
+            .map(|node| fill(node, leases, tenths))
+            .buffer_unordered(NODES_AT_ONCE);
+        while filled.try_next().await?.is_some() {}
         Ok(())
     }
+}
+
+async fn fill(node: &SimNode, leases: u32, tenths: u64) -> anyhow::Result<()> {
+    let all: u64 = node.make.mem.iter().sum();
+    let bytes = all / 10 * tenths / u64::from(leases.max(1));
+    // The other memory may have the rest.
+    let largest = node.make.mem.into_iter().max().unwrap_or(0);
+    let bytes = bytes.min(largest / 2) / 4096 * 4096;
+    for number in 0..leases {
+        let wanted = LeaseAllocRequest {
+            request_token: Some(RequestToken(fastrand::u128(1..))),
+            ..LeaseAllocRequest::new(ResourceType::Mem, bytes.max(4096), TERM_SECS)
+        };
+        let tenant = format!("t{}@{}", number % TENANTS, node.fabric().id());
+        let answer = node.ask(&tenant, Request::LeaseAlloc(wanted)).await?;
+        answer.with_context(|| format!("lease {number} of node {}", node.id))?;
+    }
+    Ok(())
 }
 
 /// Node 0 has sixteen times as much as the others, one in sixteen allows long terms, and one in ten has a wrong clock.

@@ -83,9 +83,7 @@ pub async fn run(options: &Options) -> anyhow::Result<bool> {
     let mut fleet = Fleet::start(options, &mut random)?;
     println!("{:>6.1} s all nodes run", begin.elapsed().as_secs_f64());
     let each = options.leases.div_ceil(options.nodes);
-    for at in 0..fleet.nodes() {
-        fleet.fill(at, each, 6).await?;
-    }
+    fleet.fill(each, 6).await?;
     println!(
         "{:>6.1} s all leases are there",
         begin.elapsed().as_secs_f64()

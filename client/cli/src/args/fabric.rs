@@ -21,6 +21,15 @@ pub(crate) enum Fabric {
     /// Sign the request of a node (`fabricbiosd node-request`) or scheduler, and print the answer for `fabricbiosd
     /// node-accept`
     Sign(Sign),
+    /// Make the identity of a further scheduler. Each scheduler of a fabric has one of its own.
+    AddScheduler {
+        /// The new file: certificate, key and the CA's certificate, of mode 0600
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// The directory of the fabric
+        #[arg(long, value_name = "DIR")]
+        dir: PathBuf,
+    },
 }
 
 #[derive(Args, Debug)]

@@ -26,6 +26,7 @@ pub(super) fn run(command: Fabric, output: Output) -> Result<(), Failure> {
     match command {
         Fabric::Init { directory } => init(&directory, output),
         Fabric::Sign(what) => sign(&what, output),
+        Fabric::AddScheduler { file, dir } => add_scheduler(&file, &dir, output),
     }
 }
 
@@ -64,6 +65,25 @@ fn init(directory: &Path, output: Output) -> Result<(), Failure> {
              > node.pem, there fabricbiosd node-accept node.pem"
         );
         format!("{}\n{next}", table(&rows))
+    })
+}
+
+fn add_scheduler(file: &Path, directory: &Path, output: Output) -> Result<(), Failure> {
+    let now = SystemTime::now();
+    let fabric = FabricDirectory::open(directory, now).map_err(|error| refused(&error))?;
+    let id = fabric.add_scheduler(file, now);
+    let id = id.map_err(|error| refused(&error))?.to_string();
+    let file = file.display().to_string();
+    let json = Object::from([
+        field("scheduler_id", &*id),
+        field("fabric", fabric.id().to_string()),
+        field("identity", &*file),
+    ]);
+    output.print(&json, || {
+        table(&[
+            vec!["scheduler".to_owned(), id.clone()],
+            vec!["identity".to_owned(), file.clone()],
+        ])
     })
 }
 

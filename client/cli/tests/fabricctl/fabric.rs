@@ -88,6 +88,33 @@ fn a_fabric_signs_its_nodes_and_issues_identities_without_a_node() {
 }
 
 #[test]
+fn each_scheduler_has_an_identity_of_its_own() {
+    let (root, fabric) = made();
+    let at = root.path();
+    let made = json(at, "fabric add-scheduler second --dir fabric");
+    let [first, second] = ["fabric/scheduler.identity", "second"]
+        .map(|it| Fabric::open_scheduler(&at.join(it), SystemTime::now()).unwrap());
+    assert_eq!(second.id().to_string(), fabric["fabric"]);
+    assert_eq!(second.node_id().to_string(), made["scheduler_id"]);
+    assert_ne!(first.node_id(), second.node_id());
+
+    let before = fs::read(at.join("second")).unwrap();
+    fails(
+        at,
+        "fabric add-scheduler second --dir fabric",
+        "there already",
+    );
+    assert_eq!(fs::read(at.join("second")).unwrap(), before);
+    fails(at, "fabric add-scheduler third --dir none", "fabric init");
+    fails(
+        at,
+        "fabric add-scheduler third --dir state",
+        "state directory",
+    );
+    assert!(!at.join("third").exists());
+}
+
+#[test]
 fn what_is_wrong_signs_nothing() {
     let (root, _fabric) = made();
     let at = root.path();

@@ -1,4 +1,4 @@
-//! The identity of a scheduler: one file, which `fabricctl fabric init` makes.
+//! The identity of a scheduler: one file, which `fabricctl fabric init` or `fabricctl fabric add-scheduler` makes.
 
 use std::{path::Path, time::SystemTime};
 
@@ -7,8 +7,8 @@ use fabricbios_wire::Role;
 use super::{Fabric, damaged, member, read};
 use crate::{FileProblem, IdentityError, private};
 
-const REMEDY: &str =
-    "name the file scheduler.identity that `fabricctl fabric init` has made, or a copy of it";
+const REMEDY: &str = "name the file scheduler.identity that `fabricctl fabric init` has made, or one of `fabricctl fabric \
+     add-scheduler`";
 
 impl Fabric {
     /// Opens the identity of a scheduler. The file has the certificate, the key, and the certificate of the CA, as PEM.
