@@ -16,6 +16,9 @@ use crate::{PATIENCE, fleet::Fleet, views};
 const IDLE: Duration = Duration::from_secs(20);
 
 pub(crate) async fn print(fleet: &mut Fleet) -> anyhow::Result<()> {
+    while fleet.members_in_etcd()? < fleet.nodes() {
+        sleep(Duration::from_secs(1)).await;
+    }
     let before = requests(fleet)?;
     sleep(IDLE).await;
     let requests = requests(fleet)? - before;
@@ -38,8 +41,9 @@ pub(crate) async fn print(fleet: &mut Fleet) -> anyhow::Result<()> {
         sleep(Duration::from_millis(10)).await;
     }
     let first = begin.elapsed();
+    // To list ten thousand nodes is much work for a scheduler that starts.
     while client.nodes_async().await?.len() < fleet.nodes() {
-        sleep(Duration::from_millis(100)).await;
+        sleep(Duration::from_millis(500)).await;
     }
     let nodes = begin.elapsed();
     let agreed = views::agree(fleet, 0, PATIENCE).await;

@@ -268,6 +268,22 @@ impl Fleet {
     }
 
     fn wait_for_etcd(&self) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        while self.etcdctl(&["endpoint", "health"])?.is_none() {
+            anyhow::ensure!(begin.elapsed() < PATIENCE, "etcd is not healthy");
+        }
+        Ok(())
+    }
+
+    /// How many nodes etcd has as members.
+    pub(crate) fn members_in_etcd(&self) -> anyhow::Result<usize> {
+        let words = ["get", "--prefix", "--keys-only", "/fabricbios/"];
+        let keys = self.etcdctl(&words)?.context("etcd does not answer")?;
+        Ok(keys.lines().filter(|it| it.contains("/nodes/")).count())
+    }
+
+    /// What etcdctl prints. `None`: it fails.
+    fn etcdctl(&self, words: &[&str]) -> anyhow::Result<Option<String>> {
         let identity = self.etcd.identity();
         let mut asks = Command::new("etcdctl");
         asks.arg(format!("--endpoints={}", self.etcd.url()))
@@ -277,15 +293,11 @@ impl Fleet {
             .arg(&identity)
             .arg("--cacert")
             .arg(self.etcd.ca())
-            .args(["endpoint", "health"])
-            .env("ETCDCTL_API", "3")
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        let begin = Instant::now();
-        while !asks.status().context("start etcdctl")?.success() {
-            anyhow::ensure!(begin.elapsed() < PATIENCE, "etcd is not healthy");
-        }
-        Ok(())
+            .args(words)
+            .env("ETCDCTL_API", "3");
+        let output = asks.output().context("start etcdctl")?;
+        let told = String::from_utf8(output.stdout)?;
+        Ok(output.status.success().then_some(told))
     }
 
     /// What all nodes have leased, as their journals have it.
