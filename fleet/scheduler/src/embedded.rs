@@ -29,23 +29,42 @@ const TRIES: usize = 3;
 /// Lines of its log that an error shows.
 const TAIL_LINES: usize = 5;
 
-/// A running etcd. Dropping it ends it, by SIGKILL, and removes its data.
+/// A running etcd of one server or more. Dropping it ends it, by SIGKILL, and removes its data.
 #[derive(Debug)]
 pub struct EmbeddedEtcd {
-    child: Child,
-    clients: SocketAddr,
-    peers: SocketAddr,
+    servers: Vec<Server>,
     flags: Vec<String>,
     /// Removed last.
     directory: TempDir,
 }
 
+#[derive(Debug)]
+struct Server {
+    addresses: Addresses,
+    child: Child,
+}
+
+/// Where a server listens.
+#[derive(Clone, Copy, Debug)]
+struct Addresses {
+    clients: SocketAddr,
+    peers: SocketAddr,
+}
+
 impl EmbeddedEtcd {
-    /// Starts it with these flags of etcd besides its own, and waits until it listens.
+    /// Starts one server with these flags of etcd besides its own, and waits until it listens.
     ///
     /// # Errors
     /// There is no program `etcd`, or it does not start.
     pub fn start(flags: &[&str]) -> anyhow::Result<Self> {
+        Self::start_servers(1, flags)
+    }
+
+    /// Starts so many servers, of one cluster.
+    ///
+    /// # Errors
+    /// As of [`EmbeddedEtcd::start`].
+    pub fn start_servers(count: usize, flags: &[&str]) -> anyhow::Result<Self> {
         if !is_on_path("etcd") {
             bail!(
                 "there is no program etcd in PATH: on Debian `apt install etcd-server` brings it"
@@ -62,14 +81,13 @@ impl EmbeddedEtcd {
         let flags: Vec<String> = flags.iter().map(ToString::to_string).collect();
         let mut failed = None;
         for _ in 0..TRIES {
-            let [clients, peers] = free_addresses()?;
-            match run(directory.path(), clients, peers, &flags) {
-                Ok(child) => {
+            let all = free_addresses(count)?;
+            match run_all(directory.path(), &all, &flags) {
+                Ok(servers) => {
+                    let clients = all[0].clients;
                     tracing::info!(%clients, directory = %directory.path().display(), "etcd runs; its data ends with it");
                     return Ok(Self {
-                        child,
-                        clients,
-                        peers,
+                        servers,
                         flags,
                         directory,
                     });
@@ -80,20 +98,52 @@ impl EmbeddedEtcd {
         Err(failed.unwrap_or_else(|| anyhow::anyhow!("it was not tried")))
     }
 
-    /// Ends it, and starts it anew on the data that it has.
+    /// Ends all servers.
+    pub fn kill(&mut self) {
+        self.servers.iter_mut().for_each(Server::end);
+    }
+
+    /// Ends all servers, and starts them anew on the data that they have.
     ///
     /// # Errors
-    /// It does not start.
+    /// One does not start.
     pub fn restart(&mut self) -> anyhow::Result<()> {
-        self.end();
-        self.child = run(self.directory.path(), self.clients, self.peers, &self.flags)?;
+        let all = self.addresses();
+        // Their ports must be free.
+        self.kill();
+        self.servers = run_all(self.directory.path(), &all, &self.flags)?;
         Ok(())
     }
 
-    /// Where it answers.
+    /// Ends the server with this number, and starts it anew on the data that it has.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn restart_server(&mut self, at: usize) -> anyhow::Result<()> {
+        let all = self.addresses();
+        self.servers[at].end();
+        let mut child = spawn(self.directory.path(), &all, at, &self.flags)?;
+        await_listening(self.directory.path(), &all, at, &mut child)?;
+        self.servers[at].child = child;
+        Ok(())
+    }
+
+    fn addresses(&self) -> Vec<Addresses> {
+        self.servers.iter().map(|it| it.addresses).collect()
+    }
+
+    /// Where the servers answer.
+    #[must_use]
+    pub fn urls(&self) -> Vec<String> {
+        let urls = self.servers.iter();
+        urls.map(|it| format!("https://{}", it.addresses.clients))
+            .collect()
+    }
+
+    /// Where the first server answers.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("https://{}", self.clients)
+        self.urls().swap_remove(0)
     }
 
     /// The identity for it, which is also its own: certificate, key, and the certificate of its CA.
@@ -111,15 +161,17 @@ impl EmbeddedEtcd {
     /// The directory of its data.
     #[must_use]
     pub fn data(&self) -> PathBuf {
-        data(self.directory.path())
+        self.directory.path().join(DATA)
     }
 
-    /// Its process.
+    /// The processes of its servers.
     #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.child.id()
+    pub fn pids(&self) -> Vec<u32> {
+        self.servers.iter().map(|it| it.child.id()).collect()
     }
+}
 
+impl Server {
     fn end(&mut self) {
         // SIGKILL ends a stopped process too. It may have ended by itself.
         self.child.kill().ok();
@@ -127,7 +179,7 @@ impl EmbeddedEtcd {
     }
 }
 
-impl Drop for EmbeddedEtcd {
+impl Drop for Server {
     fn drop(&mut self) {
         self.end();
     }
@@ -135,33 +187,54 @@ impl Drop for EmbeddedEtcd {
 
 const IDENTITY: &str = "etcd.identity";
 const CA: &str = "ca.pem";
+const DATA: &str = "data";
 
-fn data(directory: &Path) -> PathBuf {
-    directory.join("data")
+fn log(directory: &Path, at: usize) -> PathBuf {
+    directory.join(format!("etcd-{at}.log"))
 }
 
-fn run(
+fn run_all(directory: &Path, all: &[Addresses], flags: &[String]) -> anyhow::Result<Vec<Server>> {
+    let mut servers = Vec::new();
+    for (at, addresses) in all.iter().enumerate() {
+        let (addresses, child) = (*addresses, spawn(directory, all, at, flags)?);
+        servers.push(Server { addresses, child });
+    }
+    // A server may wait for the others before it listens.
+    for (at, server) in servers.iter_mut().enumerate() {
+        await_listening(directory, all, at, &mut server.child)?;
+    }
+    Ok(servers)
+}
+
+fn spawn(
     directory: &Path,
-    clients: SocketAddr,
-    peers: SocketAddr,
+    all: &[Addresses],
+    at: usize,
     flags: &[String],
 ) -> anyhow::Result<Child> {
-    let log = directory.join("etcd.log");
-    let output = File::create(&log).context("make its log")?;
-    let mut child = command(directory, clients, peers)
+    let output = File::create(log(directory, at)).context("make its log")?;
+    command(directory, all, at)
         .args(flags)
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
         .stderr(output)
         .spawn()
-        .context("start etcd by setpriv, of util-linux")?;
+        .context("start etcd by setpriv, of util-linux")
+}
+
+fn await_listening(
+    directory: &Path,
+    all: &[Addresses],
+    at: usize,
+    child: &mut Child,
+) -> anyhow::Result<()> {
     let begin = Instant::now();
     let why = loop {
         if let Some(ended) = child.try_wait()? {
             break format!("it has ended with {ended}");
         }
-        if TcpStream::connect(clients).is_ok() {
-            return Ok(child);
+        if TcpStream::connect(all[at].clients).is_ok() {
+            return Ok(());
         }
         if begin.elapsed() > START_TIMEOUT {
             break format!("it does not listen within {START_TIMEOUT:?}");
@@ -170,7 +243,7 @@ fn run(
     };
     child.kill().ok();
     child.wait()?;
-    let told = fs::read(&log).unwrap_or_default();
+    let told = fs::read(log(directory, at)).unwrap_or_default();
     let told = String::from_utf8_lossy(&told);
     let mut last: Vec<&str> = told.lines().rev().take(TAIL_LINES).collect();
     last.reverse();
@@ -178,16 +251,23 @@ fn run(
 }
 
 /// etcd ends with this process, even if that is killed: setpriv(1) says so to the kernel and becomes etcd.
-fn command(directory: &Path, clients: SocketAddr, peers: SocketAddr) -> Command {
+fn command(directory: &Path, all: &[Addresses], at: usize) -> Command {
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "etcd", "--name=dev"]);
-    command.arg("--data-dir").arg(data(directory));
+    command.args(["--pdeathsig", "KILL", "etcd"]);
+    command.arg(format!("--name=dev{at}"));
+    command
+        .arg("--data-dir")
+        .arg(directory.join(DATA).join(at.to_string()));
+    let Addresses { clients, peers } = all[at];
     for (of, address) in [("client", clients), ("peer", peers)] {
         command.arg(format!("--listen-{of}-urls=https://{address}"));
     }
     command.arg(format!("--advertise-client-urls=https://{clients}"));
     command.arg(format!("--initial-advertise-peer-urls=https://{peers}"));
-    command.arg(format!("--initial-cluster=dev=https://{peers}"));
+    let members = all.iter().enumerate();
+    let members = members.map(|(at, it)| format!("dev{at}=https://{}", it.peers));
+    let members: Vec<String> = members.collect();
+    command.arg(format!("--initial-cluster={}", members.join(",")));
     for of in ["", "peer-"] {
         for (file, name) in [
             ("cert-file", IDENTITY),
@@ -250,10 +330,18 @@ fn write_private(path: &Path, parts: &[&str]) -> io::Result<()> {
         .try_for_each(|part| file.write_all(part.as_bytes()))
 }
 
-fn free_addresses() -> anyhow::Result<[SocketAddr; 2]> {
+fn free_addresses(servers: usize) -> anyhow::Result<Vec<Addresses>> {
     let listen = || TcpListener::bind("127.0.0.1:0").context("find a free port");
-    let [one, other] = [listen()?, listen()?];
-    Ok([one.local_addr()?, other.local_addr()?])
+    // All at once, so that they differ.
+    let listeners = { 0..2 * servers }.map(|_| listen());
+    let listeners: Vec<TcpListener> = listeners.collect::<Result<_, _>>()?;
+    let addresses = { listeners.iter() }.map(TcpListener::local_addr);
+    let addresses: Vec<SocketAddr> = addresses.collect::<Result<_, _>>()?;
+    let pairs = addresses.chunks_exact(2).map(|pair| Addresses {
+        clients: pair[0],
+        peers: pair[1],
+    });
+    Ok(pairs.collect())
 }
 
 fn is_on_path(program: &str) -> bool {

@@ -19,10 +19,16 @@ const PAUSE: Duration = Duration::from_secs(2);
 enum Fault {
     SchedulerKilled(usize),
     SchedulerStopped(usize),
+    /// All servers of it.
     EtcdKilled,
     EtcdStopped,
-    /// And its data are gone.
+    /// One of several servers.
+    ServerKilled(usize),
+    ServerStopped(usize),
+    /// It is killed, and its data are gone.
     EtcdWiped,
+    /// In the end it has again what it had in the beginning.
+    EtcdRestored,
     /// The power of these nodes.
     PowerLost(Vec<usize>),
     /// The daemons of these nodes were killed, and are started at once.
@@ -54,6 +60,35 @@ pub(crate) struct Faults {
     begin: Instant,
     /// Those that are there, with their ends.
     present: Vec<(Instant, Fault)>,
+    /// Kinds that have not come since each has come once.
+    due: Vec<Kind>,
+}
+
+type Kind = fn(&mut fastrand::Rng, &Fleet) -> Fault;
+
+const KINDS: [Kind; 11] = [
+    |random, fleet| Fault::SchedulerKilled(random.usize(..fleet.schedulers.len())),
+    |random, fleet| Fault::SchedulerStopped(random.usize(..fleet.schedulers.len())),
+    |_, _| Fault::EtcdKilled,
+    |_, _| Fault::EtcdStopped,
+    |_, _| Fault::EtcdWiped,
+    |_, _| Fault::EtcdRestored,
+    |random, fleet| Fault::ServerKilled(random.usize(..fleet.etcd.pids().len())),
+    |random, fleet| Fault::ServerStopped(random.usize(..fleet.etcd.pids().len())),
+    |random, fleet| Fault::PowerLost(some_nodes(random, fleet)),
+    |random, fleet| Fault::Restarted(some_nodes(random, fleet)),
+    |random, fleet| {
+        let scheduler = random.usize(..fleet.schedulers.len());
+        Fault::Cut(some_nodes(random, fleet), scheduler)
+    },
+];
+
+fn some_nodes(random: &mut fastrand::Rng, fleet: &Fleet) -> Vec<usize> {
+    let share = if random.bool() { 3 } else { 50 };
+    let mut nodes: Vec<usize> = (0..fleet.nodes()).collect();
+    random.shuffle(&mut nodes);
+    nodes.truncate(fleet.nodes().div_ceil(share));
+    nodes
 }
 
 impl Faults {
@@ -62,7 +97,16 @@ impl Faults {
             random: fastrand::Rng::with_seed(seed),
             begin: Instant::now(),
             present: Vec::new(),
+            due: Vec::new(),
         }
+    }
+
+    /// etcd is dead for so long, from now on.
+    pub(crate) fn etcd_is_away(&mut self, fleet: &mut Fleet, span: Duration) {
+        self.say("EtcdKilled begins");
+        fleet.etcd.kill();
+        self.present
+            .push((Instant::now() + span, Fault::EtcdKilled));
     }
 
     /// Makes faults for so long, and heals all of them.
@@ -96,36 +140,23 @@ impl Faults {
         println!("{:>6.1} s {what}", self.begin.elapsed().as_secs_f64());
     }
 
-    fn some_nodes(&mut self, fleet: &Fleet) -> Vec<usize> {
-        let share = if self.random.bool() { 3 } else { 50 };
-        let mut nodes: Vec<usize> = (0..fleet.nodes()).collect();
-        self.random.shuffle(&mut nodes);
-        nodes.truncate(fleet.nodes().div_ceil(share));
-        nodes
-    }
-
     async fn begins(&mut self, fleet: &mut Fleet) -> anyhow::Result<()> {
-        let scheduler = self.random.usize(..fleet.schedulers.len());
-        let nodes = self.some_nodes(fleet);
-        let fault = match self.random.u8(..9) {
-            0 => Fault::SchedulerKilled(scheduler),
-            1 => Fault::SchedulerStopped(scheduler),
-            2 => Fault::EtcdKilled,
-            3 => Fault::EtcdStopped,
-            4 => Fault::EtcdWiped,
-            5 => Fault::PowerLost(nodes),
-            6 => Fault::Restarted(nodes),
-            _ => Fault::Cut(nodes, scheduler),
-        };
-        if self.present.iter().any(|(_, it)| collide(it, &fault)) {
-            return Ok(());
+        if self.due.is_empty() {
+            self.due.extend(KINDS);
+            self.random.shuffle(&mut self.due);
         }
+        let Some(fault) = self.next(fleet) else {
+            return Ok(());
+        };
         self.say(format_args!("{fault} begins"));
         match &fault {
             Fault::SchedulerKilled(at) => fleet.kill_scheduler(*at),
             Fault::SchedulerStopped(at) => fleet.signal_scheduler(*at, Signal::SIGSTOP),
-            Fault::EtcdKilled | Fault::EtcdWiped => fleet.signal_etcd(Signal::SIGKILL),
+            Fault::EtcdKilled | Fault::EtcdWiped => fleet.etcd.kill(),
             Fault::EtcdStopped => fleet.signal_etcd(Signal::SIGSTOP),
+            Fault::EtcdRestored => fleet.copy_etcd()?,
+            Fault::ServerKilled(at) => fleet.signal_server(*at, Signal::SIGKILL),
+            Fault::ServerStopped(at) => fleet.signal_server(*at, Signal::SIGSTOP),
             Fault::PowerLost(nodes) => die(fleet, nodes).await,
             Fault::Restarted(nodes) => {
                 die(fleet, nodes).await;
@@ -136,6 +167,18 @@ impl Faults {
         let ends = Instant::now() + LONGEST.mul_f64(self.random.f64());
         self.present.push((ends, fault));
         Ok(())
+    }
+
+    /// The next one that is due and concerns nothing that another one does.
+    fn next(&mut self, fleet: &Fleet) -> Option<Fault> {
+        for at in 0..self.due.len() {
+            let fault = self.due[at](&mut self.random, fleet);
+            if !self.present.iter().any(|(_, it)| collide(it, &fault)) {
+                self.due.remove(at);
+                return Some(fault);
+            }
+        }
+        None
     }
 
     /// Ends the faults whose time is before `until`.
@@ -152,6 +195,9 @@ impl Faults {
                 Fault::EtcdKilled => fleet.etcd.restart()?,
                 Fault::EtcdStopped => fleet.signal_etcd(Signal::SIGCONT),
                 Fault::EtcdWiped => fleet.start_empty_etcd()?,
+                Fault::EtcdRestored => fleet.start_older_etcd()?,
+                Fault::ServerKilled(at) => fleet.etcd.restart_server(*at)?,
+                Fault::ServerStopped(at) => fleet.signal_server(*at, Signal::SIGCONT),
                 Fault::PowerLost(nodes) => start(fleet, nodes)?,
                 Fault::Restarted(_) => {}
                 Fault::Cut(nodes, scheduler) => cut(fleet, nodes, *scheduler, false),
@@ -161,24 +207,16 @@ impl Faults {
     }
 }
 
-/// Whether the two concern the same process or node.
+/// Whether the two concern the same processes or nodes.
 fn collide(one: &Fault, other: &Fault) -> bool {
-    use Fault as F;
-    match (one, other) {
-        (
-            F::SchedulerKilled(one) | F::SchedulerStopped(one),
-            F::SchedulerKilled(other) | F::SchedulerStopped(other),
-        ) => one == other,
-        (
-            F::EtcdKilled | F::EtcdStopped | F::EtcdWiped,
-            F::EtcdKilled | F::EtcdStopped | F::EtcdWiped,
-        )
-        | (
-            F::PowerLost(_) | F::Restarted(_) | F::Cut(..),
-            F::PowerLost(_) | F::Restarted(_) | F::Cut(..),
-        ) => true,
-        _ => false,
+    fn of(fault: &Fault) -> (u8, usize) {
+        match fault {
+            Fault::SchedulerKilled(at) | Fault::SchedulerStopped(at) => (0, *at),
+            Fault::PowerLost(_) | Fault::Restarted(_) | Fault::Cut(..) => (1, 0),
+            _ => (2, 0),
+        }
     }
+    of(one) == of(other)
 }
 
 async fn die(fleet: &mut Fleet, nodes: &[usize]) {

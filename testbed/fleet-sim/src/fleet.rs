@@ -38,6 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LOG_LINES: usize = 30;
 /// Nodes that get leases at once.
 const NODES_AT_ONCE: usize = 64;
+/// A copy of what etcd had.
+const COPY: &str = "older-etcd";
 /// Tenants of the leases that are there from the beginning.
 const TENANTS: u32 = 8;
 const TERM_SECS: u32 = 3_600;
@@ -114,13 +116,14 @@ impl Fleet {
         let place = place(options.nodes)?;
         let at = place.path().join("fabric");
         let directory = FabricDirectory::init(&at, SystemTime::now())?;
-        let metrics = match options.figures {
+        // One server alone may have the port.
+        let metrics = match options.figures && options.etcd_servers == 1 {
             true => Some(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?),
             false => None,
         };
         let flag = metrics.map(|at| format!("--listen-metrics-urls=http://{at}"));
         let flags: Vec<&str> = flag.iter().map(String::as_str).collect();
-        let etcd = EmbeddedEtcd::start(&flags)?;
+        let etcd = EmbeddedEtcd::start_servers(options.etcd_servers as usize, &flags)?;
         let mut fleet = Self {
             schedulers: Vec::new(),
             all: Vec::new(),
@@ -161,7 +164,7 @@ impl Fleet {
         command.args(["--pdeathsig", "KILL"]).arg(program);
         command.arg("--identity").arg(identity);
         command.arg(format!("--listen={address}"));
-        command.arg(format!("--etcd={}", self.etcd.url()));
+        command.arg(format!("--etcd={}", self.etcd.urls().join(",")));
         command.arg("--etcd-identity").arg(self.etcd.identity());
         command.stdin(Stdio::null());
         command.stdout(log.try_clone()?).stderr(log);
@@ -232,6 +235,13 @@ impl Fleet {
                 self.invariants.breaks(Invariant::NobodyCrashes, what);
             }
         }
+        for at in 0..self.schedulers.len() {
+            let log = fs::read(self.log(at)).unwrap_or_default();
+            if String::from_utf8_lossy(&log).contains("panicked at") {
+                let what = format!("a task of scheduler {at} has panicked");
+                self.invariants.breaks(Invariant::NobodyCrashes, what);
+            }
+        }
         self.all.iter_mut().for_each(SimNode::look_for_crashes);
     }
 
@@ -252,9 +262,14 @@ impl Fleet {
         self.schedulers[at].start()
     }
 
-    /// Sends a signal to etcd.
+    /// Sends a signal to all servers of etcd.
     pub fn signal_etcd(&self, signal: Signal) {
-        if let Ok(pid) = i32::try_from(self.etcd.pid()) {
+        (0..self.etcd.pids().len()).for_each(|at| self.signal_server(at, signal));
+    }
+
+    /// Sends a signal to one of them.
+    pub(crate) fn signal_server(&self, at: usize, signal: Signal) {
+        if let Ok(pid) = i32::try_from(self.etcd.pids()[at]) {
             kill(Pid::from_raw(pid), signal).ok();
         }
     }
@@ -265,6 +280,20 @@ impl Fleet {
         fs::remove_dir_all(self.etcd.data())?;
         self.etcd.restart()?;
         self.wait_for_etcd()
+    }
+
+    /// Keeps a copy of what etcd has now.
+    pub(crate) fn copy_etcd(&mut self) -> anyhow::Result<()> {
+        self.etcd.kill();
+        copy(&self.etcd.data(), &self.place.path().join(COPY))?;
+        self.etcd.restart()
+    }
+
+    /// Starts etcd anew on the copy.
+    pub(crate) fn start_older_etcd(&mut self) -> anyhow::Result<()> {
+        self.etcd.kill();
+        copy(&self.place.path().join(COPY), &self.etcd.data())?;
+        self.etcd.restart()
     }
 
     fn wait_for_etcd(&self) -> anyhow::Result<()> {
@@ -286,7 +315,7 @@ impl Fleet {
     fn etcdctl(&self, words: &[&str]) -> anyhow::Result<Option<String>> {
         let identity = self.etcd.identity();
         let mut asks = Command::new("etcdctl");
-        asks.arg(format!("--endpoints={}", self.etcd.url()))
+        asks.arg(format!("--endpoints={}", self.etcd.urls().join(",")))
             .arg("--cert")
             .arg(&identity)
             .arg("--key")
@@ -432,6 +461,16 @@ fn make(number: u32, random: &mut fastrand::Rng) -> Make {
             _ => 0,
         },
     }
+}
+
+/// Makes `to` a copy of the directory `from`.
+fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+    if to.exists() {
+        fs::remove_dir_all(to)?;
+    }
+    let copied = Command::new("cp").arg("-a").args([from, to]).status()?;
+    anyhow::ensure!(copied.success(), "cp of {} failed", from.display());
+    Ok(())
 }
 
 /// Below the ports that the kernel gives to who asks for none: no client may have it while the scheduler is dead.

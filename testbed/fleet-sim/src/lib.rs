@@ -17,7 +17,9 @@ mod switch;
 mod views;
 
 use std::{
+    panic,
     path::PathBuf,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -43,12 +45,18 @@ pub struct Options {
     /// Schedulers
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=8))]
     pub schedulers: u32,
+    /// Servers of etcd
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=5))]
+    pub etcd_servers: u32,
     /// Clients, which ask, renew and free meanwhile
     #[arg(long, default_value_t = 16)]
     pub clients: u32,
     /// For how long faults come, seconds
     #[arg(long, default_value_t = 30)]
     pub secs: u64,
+    /// For how long etcd is dead when the faults begin, seconds
+    #[arg(long, default_value_t = 0)]
+    pub etcd_away_secs: u64,
     /// Before the faults: requests at etcd while nothing happens, and what a restart of a scheduler costs
     #[arg(long)]
     pub figures: bool,
@@ -82,6 +90,7 @@ pub async fn run(options: &Options) -> anyhow::Result<bool> {
     let begin = Instant::now();
     let mut fleet = Fleet::start(options, &mut random)?;
     println!("{:>6.1} s all nodes run", begin.elapsed().as_secs_f64());
+    report_panics(&fleet);
     let each = options.leases.div_ceil(options.nodes);
     fleet.fill(each, 6).await?;
     println!(
@@ -100,6 +109,9 @@ pub async fn run(options: &Options) -> anyhow::Result<bool> {
     }
     let clients = Clients::start(&fleet, options.clients, seed)?;
     let mut faults = Faults::new(seed);
+    if options.etcd_away_secs > 0 {
+        faults.etcd_is_away(&mut fleet, Duration::from_secs(options.etcd_away_secs));
+    }
     faults
         .run(&mut fleet, Duration::from_secs(options.secs))
         .await?;
@@ -139,6 +151,16 @@ pub async fn run(options: &Options) -> anyhow::Result<bool> {
         println!("again: cargo xtask fleet-sim --seed {seed} with the same numbers");
     }
     Ok(broken.is_empty())
+}
+
+/// A task that nobody awaits may panic too.
+fn report_panics(fleet: &Fleet) {
+    let invariants = Arc::clone(&fleet.invariants);
+    let print = panic::take_hook();
+    panic::set_hook(Box::new(move |what| {
+        invariants.breaks(Invariant::NobodyCrashes, what.to_string());
+        print(what);
+    }));
 }
 
 async fn all_agree(fleet: &Fleet) {

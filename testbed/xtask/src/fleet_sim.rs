@@ -13,7 +13,12 @@ use std::process::{Command, ExitCode};
 /// What it consists of.
 const PACKAGES: [&str; 4] = ["-p", "fabricbios-fleet-sim", "-p", "fabricbios-scheduler"];
 /// The size of the step of `cargo xtask test`.
-const STEP: [&str; 3] = ["--nodes=120", "--leases=1200", "--secs=20"];
+const STEP: [&str; 4] = [
+    "--nodes=120",
+    "--leases=1200",
+    "--secs=20",
+    "--etcd-servers=3",
+];
 
 /// The arguments of `cargo xtask fleet-sim`.
 #[derive(Debug, Args)]

@@ -202,7 +202,7 @@ impl World {
             .args(["snapshot", "restore"])
             .arg(snapshot)
             .arg("--data-dir")
-            .arg(&data)
+            .arg(data.join("0"))
             .env("ETCDCTL_API", "3")
             .output()
             .unwrap();
@@ -218,13 +218,13 @@ impl World {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.etcd.pid()).unwrap();
+        let pid = i32::try_from(self.etcd.pids()[0]).unwrap();
         kill(Pid::from_raw(pid), signal).unwrap();
     }
 
     /// The state of its process, of proc_pid_stat(5).
     pub(crate) fn state_of_etcd(&self) -> char {
-        let stat = PathBuf::from(format!("/proc/{}/stat", self.etcd.pid()));
+        let stat = PathBuf::from(format!("/proc/{}/stat", self.etcd.pids()[0]));
         let stat = fs::read_to_string(stat).unwrap();
         stat.rsplit(')')
             .next()
