@@ -57,12 +57,13 @@ impl Node {
     /// Requests a lease as [`Node::alloc_async`], of this node, or through this scheduler, which names nodes.
     ///
     /// These are asked one after the other, each once and by its id, until one grants the lease. A node that refuses, that
-    /// cannot be reached (within 2 s while more nodes follow), or at whose address another one answers, is passed over. A
-    /// lost reply is returned at once, also of a node that does not answer in time: the lease may be there. If no node grants
+    /// cannot be reached (within 2 s while more nodes follow), that names other nodes, or at whose address another one
+    /// answers, is passed over. A lost reply is returned at once, also of a node that does not answer in time, and so is an
+    /// answer that is none: the lease may be there. If no node grants
     /// the lease, a refusal for a moment is returned, else one for now, else one of a policy;
     /// while it is one for a moment only, the scheduler is asked anew, for up to the patience; if it has named as many
     /// nodes as it can, once in any case. It is told who was tried, and names others first; so it does for some minutes
-    /// after a node did not answer a request of this handle or its clones.
+    /// after a node gave no answer of use to a request of this handle or its clones.
     ///
     /// Without [`Node::answers_within`] a node that a scheduler has named has 45 s to answer (11 minutes for blocks, which
     /// it may have to zero), and then 15 s for each answer that settles whether there is a lease.
@@ -107,6 +108,10 @@ impl Node {
                 ..request.clone()
             };
             match node.ask(&request, node.patience).await {
+                Ok(Answer::Redirect(_)) if !self.is_scheduler() => {
+                    let why = "it redirects a request for a lease, and is no scheduler";
+                    Ok(Err(self.protocol(why.to_owned())))
+                }
                 Ok(Answer::Redirect(_)) if !request.follows_redirect => {
                     Ok(Err(self.redirects_wrongly()))
                 }
@@ -180,26 +185,34 @@ impl Node {
                 Ok(()) => asked.ask(&request, Duration::ZERO).await,
                 Err(error) => Err(error),
             };
-            let error = match answer {
+            let (error, is_passed_over) = match answer {
                 Ok(Answer::Lease(info)) => {
                     self.unanswering.forget(it.node_id);
                     self.keep(&node);
                     return Ok(Ok(Granted { node, info: *info }));
                 }
-                Ok(Answer::Redirect(_)) => node.redirects_wrongly(),
-                Err(error) => error,
+                // It has decided nothing, so there is no lease to settle.
+                Ok(Answer::Redirect(_)) => (node.redirects_wrongly(), true),
+                Err(error) => {
+                    let may = may_pass_over(&error);
+                    (error, may)
+                }
             };
             tried.add(it.node_id, &error);
             match error {
-                Error::Unreachable { .. } => self.unanswering.add(it.node_id),
+                Error::Unreachable { .. } | Error::Protocol { .. } => {
+                    self.unanswering.add(it.node_id);
+                }
                 _ => self.unanswering.forget(it.node_id),
             }
             node.close_unless_used().await;
             tracing::debug!("node {address} did not grant the lease: {error}");
-            if !may_pass_over(&error) {
-                let held = match error.may_have_happened() {
-                    true => may_be_held(it.node_id, &request),
-                    false => String::new(),
+            if !is_passed_over {
+                let held = match error {
+                    Error::Unreachable { .. } | Error::Protocol { .. } => {
+                        may_be_held(it.node_id, &request)
+                    }
+                    _ => String::new(),
                 };
                 return Ok(Err(error.with(&format!(" (node {address}{held})"))));
             }
@@ -221,7 +234,7 @@ impl Node {
             ..request
         };
         match self.ask(&request, Duration::ZERO).await {
-            Ok(Answer::Redirect(mut others)) => {
+            Ok(Answer::Redirect(mut others)) if self.is_scheduler() => {
                 others.retain(|it| !tried.has(it.node_id));
                 match others.is_empty() {
                     true => Err(refused),
@@ -270,7 +283,7 @@ fn grant_within(request: &LeaseAllocRequest) -> Duration {
     }
 }
 
-/// What a node that took the request and did not answer may do, and how to ask elsewhere meanwhile.
+/// What a node that took the request and gave no answer of use may do, and how to ask elsewhere meanwhile.
 fn may_be_held(node: NodeId, request: &LeaseAllocRequest) -> String {
     let grace = match request.grace_secs {
         0 => String::new(),

@@ -152,11 +152,12 @@ impl Error {
         }
     }
 
-    /// Adds to the text of a refusal, or of a node that was not reached.
+    /// Adds to the text of a refusal, of a node that was not reached, or of one that answered with something else.
     pub(crate) fn with(mut self, more: &str) -> Self {
         if let Self::Refused(Refusal { message: text, .. })
         | Self::Unreachable { why: text, .. }
-        | Self::UntrustedNode { why: text, .. } = &mut self
+        | Self::UntrustedNode { why: text, .. }
+        | Self::Protocol { why: text, .. } = &mut self
         {
             text.push_str(more);
         }

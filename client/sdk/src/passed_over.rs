@@ -30,8 +30,8 @@ pub(crate) struct PassedOver {
     nodes: Vec<NodeId>,
     /// The one whose refusal counts for all, and that refusal.
     refused: Option<(SocketAddr, Error)>,
-    /// The last one that was asked nothing, and why.
-    unasked: Option<Error>,
+    /// The last one that refused nothing, because it was asked nothing or named other nodes.
+    undecided: Option<Error>,
 }
 
 impl PassedOver {
@@ -42,7 +42,8 @@ impl PassedOver {
         match error {
             Error::Unreachable { .. }
             | Error::UntrustedNode { .. }
-            | Error::IdentityRefused { .. } => self.unasked = Some(error),
+            | Error::IdentityRefused { .. }
+            | Error::Protocol { .. } => self.undecided = Some(error),
             refused => {
                 let last = self.refused.as_ref();
                 if last.is_none_or(|(_, last)| weight(&refused) >= weight(last)) {
@@ -52,17 +53,20 @@ impl PassedOver {
         }
     }
 
-    /// The refusal that counts for all, else why the last candidate was asked nothing.
+    /// The refusal that counts for all, else why the last candidate refused nothing.
     pub(crate) fn into_error(self, scheduler: &str) -> Error {
         let nodes = match self.nodes.len() {
             1 => "the only node".to_owned(),
             more => format!("one of {more} nodes"),
         };
-        match (self.refused, self.unasked) {
-            (Some((address, refused)), unasked) => {
-                let unasked = unasked.map_or_else(String::new, |why| format!("; not asked: {why}"));
+        match (self.refused, self.undecided) {
+            (Some((address, refused)), undecided) => {
+                let undecided = undecided.map_or_else(String::new, |why| match why {
+                    Error::Protocol { .. } => format!("; passed over: {why}"),
+                    why => format!("; not asked: {why}"),
+                });
                 refused.with(&format!(
-                    " (node {address}, {nodes} that scheduler {scheduler} named{unasked})"
+                    " (node {address}, {nodes} that scheduler {scheduler} named{undecided})"
                 ))
             }
             (None, Some(error)) => {

@@ -15,7 +15,7 @@ const SETTLE_WITHIN: Duration = Duration::from_secs(15);
 /// The answer to a request for a lease.
 pub(crate) enum Answer {
     Lease(Box<LeaseInfo>),
-    /// The nodes to ask, the best first.
+    /// The nodes to ask, the best first; of a node, which is not followed, a word without meaning.
     Redirect(Vec<Candidate>),
 }
 
@@ -33,11 +33,7 @@ impl Node {
                 return Err(self.protocol(why.to_owned()));
             }
             Answer::Lease(info) => info,
-            Answer::Redirect(_) if !self.is_scheduler() => {
-                let why = "it redirects a request for a lease, and is no scheduler";
-                return Err(self.protocol(why.to_owned()));
-            }
-            redirect => return Ok(redirect),
+            redirect @ Answer::Redirect(_) => return Ok(redirect),
         };
         let missing = unmet(request, &info);
         if missing.is_empty() {
@@ -81,6 +77,7 @@ impl Node {
         }
         let again = || async { settling().answer(request).await };
         match patiently(rest().patience, Error::may_have_happened, again).await {
+            Ok(Answer::Redirect(_)) if !self.is_scheduler() => Err(lost),
             Ok(answer) => Ok(answer),
             Err(Error::Refused(refusal)) if refusal.class != RefusalClass::Transient => {
                 Err(Error::Refused(refusal))

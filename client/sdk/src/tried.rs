@@ -9,7 +9,7 @@ use fabricbios_wire::{LeaseError, NodeId, RefusalClass, TRIED_MAX, Tried};
 
 use crate::Error;
 
-/// How long a node that did not answer comes behind the others.
+/// How long a node that gave no answer of use comes behind the others.
 const REMEMBERED: Duration = Duration::from_secs(300);
 
 /// The nodes that were tried in one search, the last one last.
@@ -59,7 +59,7 @@ impl Search {
     }
 }
 
-/// The nodes that did not answer a request of a handle or its clones within the last minutes, the last one last.
+/// The nodes that gave no answer of use to a request of a handle or its clones within the last minutes, the last one last.
 #[derive(Debug, Default)]
 pub(crate) struct Unanswering(Mutex<Vec<(NodeId, Instant)>>);
 

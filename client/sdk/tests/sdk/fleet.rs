@@ -25,12 +25,12 @@ use crate::{
     obliging,
 };
 
-const ONCE: Duration = Duration::ZERO;
+pub(crate) const ONCE: Duration = Duration::ZERO;
 const LONG: Duration = Duration::from_secs(60);
 /// Long enough for every answer that comes at all.
-const SHORT: Duration = Duration::from_secs(4);
+pub(crate) const SHORT: Duration = Duration::from_secs(4);
 
-fn at(to: &FakeNode) -> Node {
+pub(crate) fn at(to: &FakeNode) -> Node {
     Node::connect(&to.addr(), &admin(to)).unwrap()
 }
 
@@ -41,12 +41,12 @@ fn refusing(
     move |_: &Request| refuse(error, class, "not here")
 }
 
-fn full() -> impl FnMut(&Request) -> Answer + Send + 'static {
+pub(crate) fn full() -> impl FnMut(&Request) -> Answer + Send + 'static {
     refusing(LeaseError::CapacityExceeded, RefusalClass::Transient)
 }
 
 /// The requests for leases that the node got.
-fn asked_for(node: &FakeNode) -> Vec<LeaseAllocRequest> {
+pub(crate) fn asked_for(node: &FakeNode) -> Vec<LeaseAllocRequest> {
     let alloc = |request| match request {
         Request::LeaseAlloc(asked) => Some(asked),
         _ => None,
@@ -55,7 +55,7 @@ fn asked_for(node: &FakeNode) -> Vec<LeaseAllocRequest> {
 }
 
 /// Asks through the scheduler once, in vain.
-fn refused(scheduler: &FakeNode) -> Error {
+pub(crate) fn refused(scheduler: &FakeNode) -> Error {
     let asked = builder(scheduler).patience(ONCE).acquire();
     asked.map(drop).unwrap_err()
 }
@@ -238,11 +238,15 @@ fn a_redirect_is_followed_once() {
     let scheduler =
         fleet.scheduler(move |_: &Request| Ok(Reply::Redirect(named.lock().unwrap().clone())));
     let node = fleet.node(obliging());
-    *candidates.lock().unwrap() = vec![candidate(&scheduler), candidate(&node)];
+    *candidates.lock().unwrap() = vec![candidate(&scheduler)];
     let error = refused(&scheduler);
     assert_eq!(error.code(), "Protocol");
     assert!(error.to_string().contains("not again"), "{error}");
-    assert_eq!((scheduler.asked().len(), node.asked().len()), (2, 0));
+    assert_eq!(scheduler.asked().len(), 2);
+    *candidates.lock().unwrap() = vec![candidate(&scheduler), candidate(&node)];
+    let lease = builder(&scheduler).acquire().unwrap();
+    assert_eq!(lease.node_id(), Some(node.id()));
+    assert_eq!((scheduler.asked().len(), node.asked().len()), (4, 1));
 }
 
 #[test]

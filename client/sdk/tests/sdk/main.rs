@@ -10,6 +10,7 @@ mod blocks;
 mod common;
 mod connections;
 mod delayed;
+mod distrusted;
 mod ends;
 mod fleet;
 mod gpu_copies;
