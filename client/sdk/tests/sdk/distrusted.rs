@@ -105,3 +105,15 @@ fn a_node_that_names_others_after_a_lost_reply_is_not_passed_over() {
     assert!(lost.to_string().contains("query before"), "{lost}");
     assert_eq!((bad.tokens().len(), good.asked().len()), (3, 0));
 }
+
+#[test]
+fn a_named_node_of_another_ca_is_asked_nothing_and_the_next_one_is() {
+    let fleet = Fleet::new();
+    let (foreign, good) = (FakeNode::start(obliging()), fleet.node(obliging()));
+    let granted = at(&fleet.redirecting_to(&[&foreign, &good])).acquire(memory());
+    assert_eq!(granted.unwrap().node.id(), Some(good.id()));
+    let error = refused(&fleet.redirecting_to(&[&foreign]));
+    assert_eq!(error.code(), "UntrustedNode");
+    assert!(error.to_string().contains(&foreign.addr()), "{error}");
+    assert_eq!(foreign.asked(), []);
+}
