@@ -11,6 +11,7 @@ mod faults;
 mod partition;
 mod program;
 mod proxy;
+mod reports;
 mod world;
 
 use std::{fs, time::Duration};

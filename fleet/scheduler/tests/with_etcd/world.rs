@@ -15,9 +15,9 @@ use fabricbios_control::Caller;
 use fabricbios_fabric::{Fabric, FabricDirectory, Member};
 use fabricbios_scheduler::{EmbeddedEtcd, EtcdSettings, Policy, Scheduler, Settings};
 use fabricbios_wire::{
-    Epoch, InventoryExtension, LeaseAllocRequest, LeaseReport, MemArena, NodeId, NodeReport,
-    RefusalClass, Reply, ReportPart, Request, ResourceId, ResourceInventory, ResourceType, Role,
-    Transport, health,
+    Answer, Epoch, InventoryExtension, LeaseAllocRequest, LeaseReport, MemArena, NodeId,
+    NodeReport, RefusalClass, Reply, ReportPart, Request, ResourceId, ResourceInventory,
+    ResourceType, Role, Transport, health,
 };
 use nix::{
     sys::signal::{Signal, kill},
@@ -258,13 +258,21 @@ impl Reporting {
 
     /// Reports until the connection is dropped.
     pub(crate) async fn report_to(&self, scheduler: &Scheduler) -> Caller {
-        let at = scheduler.local_addr().to_string();
-        let caller = Caller::connect(&at, &self.0, Role::Scheduler)
-            .await
-            .unwrap();
-        let answer = caller.call(&Request::NodeReport(self.report())).await;
-        assert_eq!(answer.unwrap(), Ok(Reply::Reported));
+        let caller = self.connect(scheduler).await;
+        assert_eq!(self.begin(&caller).await, Ok(Reply::Reported));
         caller
+    }
+
+    pub(crate) async fn connect(&self, scheduler: &Scheduler) -> Caller {
+        let at = scheduler.local_addr().to_string();
+        let caller = Caller::connect(&at, &self.0, Role::Scheduler).await;
+        caller.unwrap()
+    }
+
+    /// Its first report over a connection, whose ever that is.
+    pub(crate) async fn begin(&self, over: &Caller) -> Answer {
+        let answer = over.call(&Request::NodeReport(self.report())).await;
+        answer.unwrap()
     }
 
     /// Reports all that decides about a lease, and that it has none.
