@@ -92,6 +92,12 @@ fn role_at_scheduler(request: MessageType, role: Role) -> Result<Role, Refusal> 
         (M::NodeForget, _) => Err(not_permitted(
             "only an operator says that a node does not belong to the fabric any more".to_owned(),
         )),
+        (M::IdentityIssue, _) => Err(not_permitted(
+            "this is a scheduler, which has no key to sign with: whoever has the directory of its fabric issues identities \
+             there, with `fabricctl identity issue --fabric-dir DIR`, and certifies nodes and schedulers with `fabricctl fabric \
+             sign`"
+                .to_owned(),
+        )),
         (M::NodeReport | M::NodeLeases, _) => Err(not_permitted(format!(
             "the identity is of a {role}: only a node reports to a scheduler, with the identity in its state directory"
         ))),
@@ -153,26 +159,80 @@ mod tests {
 
     /// How the request of each of [`COLUMNS`] is decided: `T`, `O`: as a tenant's or an operator's; `m`: as a member's;
     /// `-`: refused.
-    const AT_NODE: [(MessageType, [char; 6]); 19] = [
-        (MessageType::Ping, ['T', 'O', 'm', 'm', 'T', 'T']),
-        (MessageType::GetIdentity, ['T', 'O', 'm', 'm', 'T', 'T']),
-        (MessageType::GetInventory, ['T', 'O', '-', '-', 'T', 'T']),
-        (MessageType::LeaseAlloc, ['T', 'O', '-', '-', '-', '-']),
-        (MessageType::LeaseRenew, ['T', 'O', '-', '-', 'T', 'T']),
-        (MessageType::LeaseQuery, ['T', 'O', '-', '-', 'T', 'T']),
-        (MessageType::LeaseFree, ['T', 'O', '-', '-', 'T', 'T']),
-        (MessageType::LeaseList, ['T', 'O', '-', '-', 'T', 'T']),
-        (MessageType::LeaseBind, ['T', 'O', '-', '-', 'T', 'T']),
-        (MessageType::LeaseRotate, ['T', 'O', '-', '-', 'T', 'T']),
-        (MessageType::LeaseRevoke, ['T', 'O', '-', '-', 'T', '-']),
-        (MessageType::FenceList, ['T', 'O', '-', '-', 'T', '-']),
-        (MessageType::FenceClear, ['T', 'O', '-', '-', 'T', '-']),
-        (MessageType::IdentityIssue, ['T', 'O', '-', '-', 'T', '-']),
-        (MessageType::NodeReport, ['-', '-', '-', '-', '-', '-']),
-        (MessageType::NodeList, ['-', '-', '-', '-', '-', '-']),
-        (MessageType::NodeLeases, ['-', '-', '-', '-', '-', '-']),
-        (MessageType::FleetLeases, ['-', '-', '-', '-', '-', '-']),
-        (MessageType::NodeForget, ['-', '-', '-', '-', '-', '-']),
+    const AT_NODE: [(MessageType, [char; 8]); 19] = [
+        (MessageType::Ping, ['T', 'O', 'm', 'm', 'T', 'T', 'm', 'm']),
+        (
+            MessageType::GetIdentity,
+            ['T', 'O', 'm', 'm', 'T', 'T', 'm', 'm'],
+        ),
+        (
+            MessageType::GetInventory,
+            ['T', 'O', '-', '-', 'T', 'T', '-', '-'],
+        ),
+        (
+            MessageType::LeaseAlloc,
+            ['T', 'O', '-', '-', '-', '-', '-', '-'],
+        ),
+        (
+            MessageType::LeaseRenew,
+            ['T', 'O', '-', '-', 'T', 'T', '-', '-'],
+        ),
+        (
+            MessageType::LeaseQuery,
+            ['T', 'O', '-', '-', 'T', 'T', '-', '-'],
+        ),
+        (
+            MessageType::LeaseFree,
+            ['T', 'O', '-', '-', 'T', 'T', '-', '-'],
+        ),
+        (
+            MessageType::LeaseList,
+            ['T', 'O', '-', '-', 'T', 'T', '-', '-'],
+        ),
+        (
+            MessageType::LeaseBind,
+            ['T', 'O', '-', '-', 'T', 'T', '-', '-'],
+        ),
+        (
+            MessageType::LeaseRotate,
+            ['T', 'O', '-', '-', 'T', 'T', '-', '-'],
+        ),
+        (
+            MessageType::LeaseRevoke,
+            ['T', 'O', '-', '-', 'T', '-', '-', '-'],
+        ),
+        (
+            MessageType::FenceList,
+            ['T', 'O', '-', '-', 'T', '-', '-', '-'],
+        ),
+        (
+            MessageType::FenceClear,
+            ['T', 'O', '-', '-', 'T', '-', '-', '-'],
+        ),
+        (
+            MessageType::IdentityIssue,
+            ['T', 'O', '-', '-', 'T', '-', '-', '-'],
+        ),
+        (
+            MessageType::NodeReport,
+            ['-', '-', '-', '-', '-', '-', '-', '-'],
+        ),
+        (
+            MessageType::NodeList,
+            ['-', '-', '-', '-', '-', '-', '-', '-'],
+        ),
+        (
+            MessageType::NodeLeases,
+            ['-', '-', '-', '-', '-', '-', '-', '-'],
+        ),
+        (
+            MessageType::FleetLeases,
+            ['-', '-', '-', '-', '-', '-', '-', '-'],
+        ),
+        (
+            MessageType::NodeForget,
+            ['-', '-', '-', '-', '-', '-', '-', '-'],
+        ),
     ];
 
     /// The same at a scheduler. It has no former fabric.
@@ -198,13 +258,15 @@ mod tests {
         (MessageType::NodeForget, ['-', 'O', '-', '-']),
     ];
 
-    const COLUMNS: [(Role, bool); 6] = [
+    const COLUMNS: [(Role, bool); 8] = [
         (Role::Tenant, false),
         (Role::Operator, false),
         (Role::Node, false),
         (Role::Scheduler, false),
         (Role::Tenant, true),
         (Role::Operator, true),
+        (Role::Node, true),
+        (Role::Scheduler, true),
     ];
 
     fn peer(role: Role, fabric: FabricId) -> Peer {
@@ -226,7 +288,7 @@ mod tests {
         (directory, fabric)
     }
 
-    fn peers_of(fabric: &Fabric) -> [Peer; 6] {
+    fn peers_of(fabric: &Fabric) -> [Peer; 8] {
         COLUMNS.map(|(role, is_former)| match is_former {
             true => peer(role, FabricId([0; 16])),
             false => peer(role, fabric.id()),
@@ -296,5 +358,10 @@ mod tests {
             why.contains("LEASE_LIST") && why.contains("`node list`"),
             "{why}"
         );
+        let at_scheduler = role_at_scheduler(MessageType::IdentityIssue, Role::Operator);
+        let why = at_scheduler.unwrap_err().message;
+        for part in ["identity issue --fabric-dir", "fabricctl fabric sign"] {
+            assert!(why.contains(part), "{why}");
+        }
     }
 }

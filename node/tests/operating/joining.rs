@@ -2,9 +2,9 @@
 
 use std::{fs, process::Output, time::SystemTime};
 
-use fabricbios_client::{Error, Identity};
+use fabricbios_client::{Error, Identity, Node};
 use fabricbios_fabric::{FabricDirectory, Member};
-use fabricbios_wire::{LeaseError, LeaseId, Reply, Request, ResourceType};
+use fabricbios_wire::{IssueRequest, LeaseError, LeaseId, Reply, Request, ResourceType, Role};
 use nix::sys::signal::Signal;
 
 use crate::{both_go_on, daemon::*, keeping, lease_both};
@@ -46,6 +46,25 @@ fn accept_as(place: &Place, answer: &str, flags: &[&str]) -> Output {
     let socket = format!("--local-socket={}", place.text("sock"));
     let words = ["node-accept", answer, "--state-dir=state", &socket];
     place.run(&[&words, flags].concat())
+}
+
+/// The node has no key of the fabric.
+async fn names_who_signs(node: &Node, fabric: &FabricDirectory) {
+    let issue = Request::IdentityIssue(IssueRequest {
+        tenant: "blue".into(),
+        role: Role::Tenant,
+        valid_secs: 0,
+        csr_der: vec![0],
+    });
+    let refused = node.call_async(issue).await;
+    let Err(Error::Refused(refusal)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(refusal.error, LeaseError::NotPermitted);
+    let fabric = fabric.id().to_string();
+    for part in [&*fabric, "has no key", "identity issue --fabric-dir"] {
+        assert!(refusal.message.contains(part), "{part} in {refusal}");
+    }
 }
 
 #[tokio::test]
@@ -91,6 +110,7 @@ async fn a_node_joins_while_it_serves_and_live_leases_stay_also_over_a_kill() {
         };
         assert_eq!(refusal.error, LeaseError::NotPermitted);
         let node = daemon.client(&operator).await;
+        names_who_signs(&node, &fabric).await;
         let new = alloc(&node, ResourceType::Mem).await;
         let list = Request::LeaseList {
             after: LeaseId(0),
