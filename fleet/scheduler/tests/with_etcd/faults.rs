@@ -113,10 +113,10 @@ async fn a_watch_of_what_is_compacted_already_misses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_etcd_that_answers_after_4_s_is_used_and_delays_no_client() {
+async fn an_etcd_that_answers_after_5_s_is_used_and_delays_no_client() {
     let world = World::new();
     let (url, gate) = way(&world);
-    gate.send_replace(Way::Late(Duration::from_secs(2)));
+    gate.send_replace(Way::Late(Duration::from_millis(2_500)));
     world.change(&[put(&world, 1, address(2))]);
     let scheduler = world.scheduler_with(vec![url]);
     let node = world.node("rack=r7");

@@ -11,6 +11,7 @@ mod faults;
 mod partition;
 mod program;
 mod proxy;
+mod read_only;
 mod reports;
 mod world;
 

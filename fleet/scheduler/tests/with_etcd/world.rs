@@ -136,6 +136,50 @@ impl World {
         panic!("etcd has no quota");
     }
 
+    /// Lets the certificate of etcd's clients read and no more. Returns what lets it write again.
+    pub(crate) fn read_only(&self) -> impl Fn() {
+        // The name in that certificate.
+        const NAME: &str = "fabricBIOS embedded etcd";
+        let grant = |right: &str| {
+            let root = ["--user=root:pass", "role", "grant-permission"];
+            let words = ["--prefix", "clients", right, "/fabricbios/"];
+            self.etcdctl(&[&root[..], &words].concat());
+        };
+        for words in [
+            &["user", "add", "root:pass"][..],
+            &["user", "grant-role", "root", "root"],
+            &["role", "add", "clients"],
+            &["user", "add", &format!("{NAME}:pass")],
+            &["user", "grant-role", NAME, "clients"],
+            &[
+                "role",
+                "grant-permission",
+                "--prefix",
+                "clients",
+                "read",
+                "/fabricbios/",
+            ],
+            &["auth", "enable"],
+        ] {
+            self.etcdctl(words);
+        }
+        move || grant("readwrite")
+    }
+
+    /// The program, with this etcd.
+    pub(crate) fn program(&self) -> Command {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_fabricbios-scheduler"));
+        program
+            .arg("--identity")
+            .arg(self.directory.scheduler_identity())
+            .args(["--listen=127.0.0.1:0", "--etcd", &self.etcd.url()])
+            .arg("--etcd-identity")
+            .arg(self.etcd.identity())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        program
+    }
+
     pub(crate) fn etcdctl(&self, words: &[&str]) -> String {
         let told = self.try_etcdctl(words);
         told.unwrap_or_else(|| panic!("etcdctl {words:?}"))
