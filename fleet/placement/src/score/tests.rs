@@ -220,3 +220,26 @@ fn what_one_client_says_of_tried_nodes_changes_no_order_of_another() {
         .collect();
     assert_eq!(before, after);
 }
+
+/// After each refusal it reports that it is empty.
+#[test]
+fn a_node_that_claims_to_be_empty_and_refuses_costs_each_request_one_refusal() {
+    let mut view = view(&[8, 4, 4, 4]);
+    for round in 2..12 {
+        let named = |view: &View, request: &LeaseAllocRequest| {
+            nodes(view.place_for(request, &by(Policy::Spread, round)))
+        };
+        let first = named(&view, &mem(1));
+        assert_eq!(first[0], node(1), "it claims the most");
+        view.report(&from(1, 1), 0, report(1, round, ALL)).unwrap();
+        let refused = Some(LeaseError::CapacityExceeded);
+        let again = |class| LeaseAllocRequest {
+            tried: vec![tried(1, refused, class)],
+            ..mem(1)
+        };
+        let for_now = named(&view, &again(RefusalClass::Transient));
+        assert_eq!((for_now.len(), for_now.last()), (4, Some(&node(1))));
+        let for_good = named(&view, &again(RefusalClass::Policy));
+        assert!(for_good.len() == 3 && !for_good.contains(&node(1)));
+    }
+}

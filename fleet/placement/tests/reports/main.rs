@@ -26,6 +26,8 @@ pub(crate) struct Counts {
     pub(crate) repeated: usize,
     pub(crate) refused: usize,
     pub(crate) taken: usize,
+    /// Reports that came more than 30 s late.
+    pub(crate) late: usize,
     /// Reports that came when a later connection had reported.
     pub(crate) of_older: usize,
     /// Leases that the tables had at the end, and requests that nodes granted and were named for.
@@ -39,6 +41,7 @@ impl std::ops::AddAssign for Counts {
         self.repeated += other.repeated;
         self.refused += other.refused;
         self.taken += other.taken;
+        self.late += other.late;
         self.of_older += other.of_older;
         self.leases += other.leases;
         self.placed += other.placed;
@@ -78,6 +81,7 @@ fn whatever_is_lost_late_repeated_or_reordered_every_view_becomes_what_the_table
         repeated,
         refused,
         taken,
+        late,
         of_older,
         leases,
         placed,
@@ -87,6 +91,7 @@ fn whatever_is_lost_late_repeated_or_reordered_every_view_becomes_what_the_table
         (repeated, 1_000),
         (refused, 1_000),
         (taken, 10_000),
+        (late, 100),
         (of_older, 50),
         (leases, 1_000),
         (placed, 100),

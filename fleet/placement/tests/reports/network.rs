@@ -73,11 +73,13 @@ impl Run {
         let mut random = fastrand::Rng::with_seed(seed);
         let nodes = 1..=random.u8(2..=5);
         let nodes = nodes.map(|number| Node::new(number, &mut random)).collect();
+        // Of a node that waits for its answers this is the end of each connection, and what it sent comes much later.
+        let is_slow = random.u8(..8) == 0;
         let mut rate = |most: u64| random.u64(..=most) * random.u64(..=1);
         let faults = Faults {
             lost: rate(20),
             repeated: rate(30),
-            late: 1 + rate(4_000),
+            late: 1 + if is_slow { 60_000 } else { rate(4_000) },
         };
         let at_once = if random.bool() { 1 } else { random.usize(2..5) };
         Self {
@@ -139,6 +141,8 @@ impl Run {
 
     fn soon(&mut self, event: Event) {
         let late = self.random.u64(..=self.faults.late);
+        let is_report = matches!(event, Event::Comes(..));
+        self.counts.late += usize::from(is_report && late > 30_000);
         self.at(self.now + 1 + late, event);
     }
 
