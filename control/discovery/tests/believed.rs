@@ -220,6 +220,38 @@ fn a_node_announces_resources_and_is_no_scheduler() {
 }
 
 #[test]
+fn of_13_resources_12_are_announced_and_a_flag_says_that_there_are_more() {
+    let world = World::new();
+    let state = world.root.path().join("node");
+    let node = Arc::new(Fabric::open_or_create(&state, world.begin.wall).unwrap());
+    let verifier = Verifier::new(&node.present().unwrap().ca).unwrap();
+    let mut listener = Listener::new(verifier, ResourceType::Mem);
+    let mut speaker = Speaker::new(node, world.begin);
+    for (resources, has_more) in [(12, false), (13, true)] {
+        let entries = (1..=resources).map(|id| FlatEntry {
+            resource_id: ResourceId(id),
+            ..entry(ResourceType::Mem)
+        });
+        let offer = Announced {
+            entries: entries.collect(),
+            ..offer()
+        };
+        let bytes = speaker.announce(&offer, world.begin).unwrap();
+        assert!(bytes.len() <= DISCOVERY_BYTES_MAX, "{}", bytes.len());
+        let Ok(Discovery::Signed(signed)) = decode_discovery(&bytes) else {
+            panic!("{bytes:?}");
+        };
+        let expected = Announced {
+            has_more,
+            entries: offer.entries[..12].to_vec(),
+            ..offer
+        };
+        assert_eq!(signed.told.offer, Some(expected));
+        listener.hear(&arrived(&bytes), world.begin).unwrap();
+    }
+}
+
+#[test]
 fn what_was_said_before_is_not_believed_again() {
     let world = World::new();
     let mut listener = world.listener();
