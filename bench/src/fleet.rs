@@ -12,7 +12,7 @@ use fabricbios_client::{Error, Node};
 use fabricbios_fleet_sim::{Options as FleetOptions, fleet::Fleet};
 use fabricbios_wire::{LeaseAllocRequest, Reply, Request, ResourceType};
 use nix::sys::signal::Signal;
-use tokio::{runtime::Runtime, task::JoinSet};
+use tokio::{runtime::Runtime, task::JoinSet, time::sleep};
 
 use crate::{
     churn::{AT_ONCE, at_once},
@@ -67,7 +67,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     };
     few(options, &runtime, &of(FEW_NODES, 1))?;
     many(options, &runtime, &of(options.nodes, 3))?;
-    reporting(options, &runtime, &of(1, 3))
+    daemons(options, &runtime, &of(0, 3))
 }
 
 fn wanted() -> LeaseAllocRequest {
@@ -116,6 +116,38 @@ fn few(options: &Options, runtime: &Runtime, of: &FleetOptions) -> anyhow::Resul
         }
     }
 
+    println!(
+        "\na lease through a scheduler, against one of a node that is asked itself; all connections are there, and no node has a disk"
+    );
+    through(options, runtime, &scheduler)?;
+
+    let churn = || {
+        let begin = Instant::now();
+        at_once(runtime, MANY / 4, |_| {
+            let scheduler = scheduler.clone();
+            async move {
+                let granted = scheduler.acquire_async(wanted()).await?;
+                free(&granted.node, granted.info.lease_id).await
+            }
+        })?;
+        Ok(begin.elapsed())
+    };
+    let stopped = || {
+        fleet.signal_etcd(Signal::SIGSTOP);
+        let took = churn();
+        fleet.signal_etcd(Signal::SIGCONT);
+        took
+    };
+    println!(
+        "\nleases through a scheduler, {AT_ONCE} at once: etcd runs, against etcd has stopped"
+    );
+    let pairs = interleaved_pairs(options.rounds.into(), &churn, stopped)?;
+    pairs.print("etcd runs", "etcd has stopped");
+    Ok(())
+}
+
+/// A lease through this scheduler, against one of a node that reports to it.
+fn through(options: &Options, runtime: &Runtime, scheduler: &Node) -> anyhow::Result<()> {
     let nodes = runtime.block_on(scheduler.nodes_async())?;
     let nodes: Vec<Node> = nodes
         .iter()
@@ -143,34 +175,8 @@ fn few(options: &Options, runtime: &Runtime, of: &FleetOptions) -> anyhow::Resul
         }
         Ok(took / IN_A_ROW)
     };
-    println!(
-        "\na lease through a scheduler, against one of a node that is asked itself; all connections are there"
-    );
     let pairs = interleaved_pairs(options.rounds.into(), through, direct)?;
     pairs.print("through a scheduler", "at the node");
-
-    let churn = || {
-        let begin = Instant::now();
-        at_once(runtime, MANY / 4, |_| {
-            let scheduler = scheduler.clone();
-            async move {
-                let granted = scheduler.acquire_async(wanted()).await?;
-                free(&granted.node, granted.info.lease_id).await
-            }
-        })?;
-        Ok(begin.elapsed())
-    };
-    let stopped = || {
-        fleet.signal_etcd(Signal::SIGSTOP);
-        let took = churn();
-        fleet.signal_etcd(Signal::SIGCONT);
-        took
-    };
-    println!(
-        "\nleases through a scheduler, {AT_ONCE} at once: etcd runs, against etcd has stopped"
-    );
-    let pairs = interleaved_pairs(options.rounds.into(), &churn, stopped)?;
-    pairs.print("etcd runs", "etcd has stopped");
     Ok(())
 }
 
@@ -206,6 +212,7 @@ fn many(options: &Options, runtime: &Runtime, of: &FleetOptions) -> anyhow::Resu
         while let Some(ended) = clients.join_next().await {
             ended??;
         }
+        fleet.ensure_every_invariant_holds()?;
         let granted = u64::from(options.clients) * u64::from(options.leases);
         anyhow::Ok((granted, fleet.asked() - before))
     })?;
@@ -218,8 +225,8 @@ fn many(options: &Options, runtime: &Runtime, of: &FleetOptions) -> anyhow::Resu
     Ok(())
 }
 
-/// A daemon with a disk that reports to three schedulers, and one that reports to none.
-fn reporting(options: &Options, runtime: &Runtime, of: &FleetOptions) -> anyhow::Result<()> {
+/// Daemons with a disk: leases through a scheduler, and what reports to three of them cost.
+fn daemons(options: &Options, runtime: &Runtime, of: &FleetOptions) -> anyhow::Result<()> {
     let mut random = fastrand::Rng::with_seed(3);
     let fleet = runtime.block_on(async { Fleet::start(of, &mut random) })?;
     let identity = fleet.admin_identity();
@@ -232,6 +239,18 @@ fn reporting(options: &Options, runtime: &Runtime, of: &FleetOptions) -> anyhow:
     let schedulers = fleet.addresses();
     let words = schedulers.iter().map(|it| format!("--scheduler={it}"));
     let with = start(of_one.path(), &words.collect::<Vec<_>>().join(" "))?;
+    let scheduler = runtime.block_on(async {
+        let scheduler = fleet.operator(0).await?;
+        while scheduler.nodes_async().await?.is_empty() {
+            sleep(Duration::from_millis(50)).await;
+        }
+        anyhow::Ok(scheduler)
+    })?;
+    println!(
+        "\na lease through a scheduler, against one of the node that is asked itself: a daemon with a disk; all connections are there"
+    );
+    through(options, runtime, &scheduler)?;
+
     let without = start(of_other.path(), "")?;
     let round = |daemon: &Daemon| {
         let begin = Instant::now();

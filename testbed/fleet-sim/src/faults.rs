@@ -169,12 +169,16 @@ impl Faults {
         Ok(())
     }
 
-    /// The next one that is due and concerns nothing that another one does.
+    /// The next one that is due, or any other one, that concerns nothing that another one does.
     fn next(&mut self, fleet: &Fleet) -> Option<Fault> {
-        for at in 0..self.due.len() {
-            let fault = self.due[at](&mut self.random, fleet);
+        let mut others = KINDS;
+        self.random.shuffle(&mut others);
+        for (at, kind) in self.due.clone().into_iter().chain(others).enumerate() {
+            let fault = kind(&mut self.random, fleet);
             if !self.present.iter().any(|(_, it)| collide(it, &fault)) {
-                self.due.remove(at);
+                if at < self.due.len() {
+                    self.due.remove(at);
+                }
                 return Some(fault);
             }
         }

@@ -401,6 +401,15 @@ impl Fleet {
         Ok(client)
     }
 
+    /// # Errors
+    /// An invariant was broken.
+    pub fn ensure_every_invariant_holds(&self) -> anyhow::Result<()> {
+        match self.invariants.broken().first() {
+            Some(broken) => bail!("{broken}"),
+            None => Ok(()),
+        }
+    }
+
     /// Requests for leases that have reached all nodes.
     #[must_use]
     pub fn asked(&self) -> u64 {
