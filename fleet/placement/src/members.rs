@@ -64,10 +64,17 @@ impl View {
     /// Whether every member of the fabric reports, and each has reported all that decides about a lease.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        let mut members = self.members.iter();
-        let are_whole =
-            members.all(|(id, member)| member.shadow.is_whole() && self.leases.is_whole(*id));
+        let are_whole = self.whole_nodes() == self.len();
         self.members_are_known && self.away == 0 && !self.is_empty() && are_whole
+    }
+
+    /// The number of nodes that have reported all that decides about a lease.
+    #[must_use]
+    pub fn whole_nodes(&self) -> usize {
+        let is_whole = |(id, member): &(&NodeId, &Member)| {
+            member.shadow.is_whole() && self.leases.is_whole(**id)
+        };
+        self.members.iter().filter(is_whole).count()
     }
 
     /// The number of members that do not report.
@@ -76,16 +83,22 @@ impl View {
         self.away
     }
 
+    /// How many members are away, in words; `None`: nobody is.
+    #[must_use]
+    pub fn away_told(&self) -> Option<String> {
+        match self.away() {
+            0 => None,
+            1 => Some("1 member of the fabric is away".to_owned()),
+            away => Some(format!("{away} members of the fabric are away")),
+        }
+    }
+
     /// The refusal, with the number of members that are away.
     #[must_use]
     pub fn with_away(&self, mut refusal: Refusal) -> Refusal {
-        match self.away() {
-            0 => {}
-            1 => refusal.message.push_str("; 1 member of the fabric is away"),
-            away => {
-                let told = format!("; {away} members of the fabric are away");
-                refusal.message.push_str(&told);
-            }
+        if let Some(told) = self.away_told() {
+            refusal.message.push_str("; ");
+            refusal.message.push_str(&told);
         }
         refusal
     }

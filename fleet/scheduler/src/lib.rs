@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 mod embedded;
+mod health;
+mod http;
 mod owner;
 mod queue;
 mod settings;
@@ -31,6 +33,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct Scheduler {
     server: Server,
     announcing: Option<Announcing>,
+    http: Option<http::Http>,
     store: Option<store::Running>,
     embedded: Option<EmbeddedEtcd>,
     id: NodeId,
@@ -62,14 +65,22 @@ impl Scheduler {
             }
         };
         let settles_after = etcd.settles_after.unwrap_or(settings::SETTLES_AFTER);
-        let (queue, store) = match urls.is_empty() {
-            true => (owner::start(id, policy, None), None),
+        let (etcd, store) = match urls.is_empty() {
+            true => (None, None),
             false => {
                 let (store, news, running) =
                     store::start(&urls, &identity, fabric.id(), id, settles_after)?;
-                (owner::start(id, policy, Some((store, news))), Some(running))
+                (Some((store, news)), Some(running))
             }
         };
+        let (health, asks) = health::channel();
+        let queue = owner::start(id, policy, etcd, asks);
+        let http = settings.http_listen.map(|at| {
+            let about = http::About::new(id, fabric.id());
+            let started = http::Http::start(at, about, health);
+            started.with_context(|| format!("--http-listen {at}"))
+        });
+        let http = http.transpose()?;
         let membership = Membership::new(fabric);
         let server = Server::start(
             settings.listen,
@@ -83,13 +94,16 @@ impl Scheduler {
             [] => None,
             links => {
                 let (fabric, listen) = (membership.now(), server.local_addr());
-                let started = Announcing::start(links, fabric, listen, vec![entry(id)]);
+                let http_port = http.as_ref().map_or(0, |it| it.local_addr().port());
+                let entries = vec![entry(id, http_port)];
+                let started = Announcing::start(links, fabric, listen, entries);
                 Some(started.context("--announce")?)
             }
         };
         Ok(Self {
             server,
             announcing,
+            http,
             store,
             embedded,
             id,
@@ -108,10 +122,19 @@ impl Scheduler {
         self.server.local_addr()
     }
 
+    /// Where it serves HTTP, with the real port if 0 was configured; `None`: nowhere.
+    #[must_use]
+    pub fn http_addr(&self) -> Option<SocketAddr> {
+        self.http.as_ref().map(http::Http::local_addr)
+    }
+
     /// Closes all connections: clients ask another scheduler, or a node itself.
     pub async fn stop(self) {
         if let Some(announcing) = self.announcing {
             announcing.stop().await;
+        }
+        if let Some(http) = self.http {
+            http.stop().await;
         }
         let store = async {
             if let Some(store) = self.store {
@@ -123,15 +146,15 @@ impl Scheduler {
     }
 }
 
-/// The scheduler as a resource. It serves no HTTP.
-fn entry(id: NodeId) -> FlatEntry {
+/// The scheduler as a resource. Port 0: it serves no HTTP.
+fn entry(id: NodeId, http_port: u16) -> FlatEntry {
     let mut start = [0; 16];
     start.copy_from_slice(&id.0[..16]);
     FlatEntry {
         resource_id: ResourceId(u128::from_be_bytes(start).max(1)),
         resource_type: ResourceType::Scheduler,
         flags: 0,
-        capacity: 0,
+        capacity: http_port.into(),
         available: 1,
     }
 }

@@ -50,8 +50,10 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         let mut interrupt = signal(SignalKind::interrupt()).context("listen for signals")?;
         let scheduler = Scheduler::start_with(&cli.settings, &cli.etcd)?;
         let (id, listen) = (scheduler.id(), scheduler.local_addr());
+        let http = scheduler.http_addr().map(|it| format!(" http={it}"));
+        let http = http.unwrap_or_default();
         // Whoever has started the program may not read its output.
-        writeln!(io::stdout(), "READY scheduler={id} listen={listen}").ok();
+        writeln!(io::stdout(), "READY scheduler={id} listen={listen}{http}").ok();
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}

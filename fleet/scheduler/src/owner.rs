@@ -15,8 +15,9 @@ use fabricbios_wire::{
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
+    health::{Ask, Health},
     queue::{Queue, Turns, Waiting, transient},
-    store::{News, Store, Told},
+    store::{Knowledge, News, Store, Told},
 };
 
 /// A node that comes and goes more often has no more lines in the log.
@@ -30,12 +31,14 @@ pub(crate) fn start(
     scheduler_id: NodeId,
     policy: Policy,
     etcd: Option<(Store, mpsc::Receiver<News>)>,
+    asks: mpsc::Receiver<Ask>,
 ) -> Queue {
     let (store, news) = etcd.unzip();
     // Without etcd there are no news.
     let news = news.unwrap_or_else(|| mpsc::channel(1).1);
     let (queue, of_nodes, of_clients) = Queue::new();
-    tokio::spawn(Task::new(scheduler_id, policy, store).run(of_nodes, of_clients, news));
+    let task = Task::new(scheduler_id, policy, store);
+    tokio::spawn(task.run(of_nodes, of_clients, news, asks));
     queue
 }
 
@@ -53,6 +56,8 @@ pub(crate) struct Task {
     policy: Policy,
     /// Where it is kept who belongs to the fabric; `None`: without etcd.
     store: Option<Store>,
+    /// How far etcd says who belongs to the fabric.
+    knowledge: Knowledge,
     /// What the last warning of each node was, and when.
     told: HashMap<NodeId, (String, Instant)>,
     /// When the log said last that a node comes or goes.
@@ -73,6 +78,7 @@ impl Task {
             view: View::default(),
             policy,
             store,
+            knowledge: Knowledge::Lost,
             told: HashMap::new(),
             said: HashMap::new(),
             awaited: HashSet::new(),
@@ -86,6 +92,7 @@ impl Task {
         mut of_nodes: mpsc::UnboundedReceiver<Waiting>,
         mut of_clients: Turns,
         mut news: mpsc::Receiver<News>,
+        mut asks: mpsc::Receiver<Ask>,
     ) {
         loop {
             tokio::select! {
@@ -94,6 +101,8 @@ impl Task {
                 Some(ended) = self.ends.recv() => self.forget(&ended),
                 Some((report, _place)) = of_nodes.recv() => self.take(report),
                 Some(news) = news.recv() => self.hear(news),
+                // Who has asked may be gone.
+                Some(ask) = asks.recv() => drop(ask.send(self.health())),
                 request = of_clients.recv() => match request {
                     Some((request, _place)) => {
                         self.answer(request);
@@ -309,13 +318,20 @@ impl Task {
         }
     }
 
+    fn health(&self) -> Health {
+        let knowledge = self.store.as_ref().map(|_| self.knowledge);
+        Health::of(&self.view, knowledge, self.policy)
+    }
+
     fn hear(&mut self, news: News) {
         tracing::debug!(?news, "news of etcd");
         match news {
             News::Known(node) => self.view.know(node),
             News::Forgotten(id) => self.view.forget(id),
-            News::Whole => self.view.members_are_known(true),
-            News::Lost => self.view.members_are_known(false),
+            News::Knowledge(now) => {
+                self.knowledge = now;
+                self.view.members_are_known(now == Knowledge::Whole);
+            }
         }
     }
 

@@ -16,6 +16,10 @@ pub struct Settings {
     /// Where nodes and clients connect (QUIC over UDP)
     #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:5704")]
     pub listen: SocketAddr,
+    /// Where /healthz and /readyz are answered over HTTP, without TLS and without authentication: whoever reaches it learns how
+    /// many nodes report and what the scheduler lacks, but no tenant and no lease [default: nowhere]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub http_listen: Option<SocketAddr>,
     /// Which of the nodes that have room comes first: spread (the one with the largest free share), binpack (the smallest),
     /// or cache-aware (one that has leases of the caller, then as spread)
     #[arg(long, value_name = "POLICY", default_value_t)]

@@ -41,9 +41,20 @@ pub(crate) enum News {
     Known(AwayNode),
     /// The node does not belong to it any more, as far as etcd says.
     Forgotten(NodeId),
+    /// How far that can be relied on has changed.
+    Knowledge(Knowledge),
+}
+
+/// How far etcd says who belongs to the fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Knowledge {
     /// All who belong to it are told, and changes will be.
     Whole,
-    /// Changes will not be told: etcd cannot be used.
+    /// The same, but other schedulers may still be filling an etcd that is new, wiped or restored.
+    Settling,
+    /// Not all: some records cannot be read, or there are too many.
+    Unreadable,
+    /// Changes will not be told: etcd cannot be used, or has not answered yet.
     Lost,
 }
 
@@ -157,7 +168,7 @@ pub(crate) fn start(
         mailbox: Arc::clone(&mailbox),
         news,
         forgets: to_forget,
-        is_whole: false,
+        told: Knowledge::Lost,
         settles_after,
         has_read: false,
         settling: None,
@@ -181,8 +192,8 @@ struct Task {
     mailbox: Arc<Mailbox>,
     news: mpsc::Sender<News>,
     forgets: mpsc::Receiver<Forget>,
-    /// What the owner was told last: [`News::Whole`] or [`News::Lost`].
-    is_whole: bool,
+    /// What the owner was told last.
+    told: Knowledge,
     /// How long others may take to fill an etcd that has lost members.
     settles_after: Duration,
     /// Whether everything was read before.
@@ -226,7 +237,7 @@ impl Task {
             while let Ok(forget) = self.forgets.try_recv() {
                 forget.refuse(&format!("etcd cannot be used: {failure}"));
             }
-            self.tell_whole(false).await;
+            self.tell_knowledge(Knowledge::Lost).await;
             self.take_changes();
             // The other servers are tried at once.
             let is_last = at + 1 == endpoints.len();
@@ -271,13 +282,19 @@ impl Task {
         }
     }
 
-    /// `can_be`: everything was read, and changes are told.
-    async fn tell_whole(&mut self, can_be: bool) {
-        let is_whole = can_be && self.settling.is_none() && self.members.are_whole();
-        if is_whole != self.is_whole {
-            self.is_whole = is_whole;
-            self.tell(if is_whole { News::Whole } else { News::Lost })
-                .await;
+    /// Everything was read, and changes are told.
+    async fn tell_read(&mut self) {
+        self.tell_knowledge(match self.settling {
+            Some(_) => Knowledge::Settling,
+            None if self.members.are_whole() => Knowledge::Whole,
+            None => Knowledge::Unreadable,
+        })
+        .await;
+    }
+
+    async fn tell_knowledge(&mut self, now: Knowledge) {
+        if mem::replace(&mut self.told, now) != now {
+            self.tell(News::Knowledge(now)).await;
         }
     }
 

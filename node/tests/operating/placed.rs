@@ -57,6 +57,7 @@ impl Fleet {
         let settings = Settings {
             identity: self.identity.clone(),
             listen: self.listen,
+            http_listen: None,
             policy: Policy::default(),
             announce: self.announce.clone(),
         };

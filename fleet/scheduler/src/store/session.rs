@@ -72,7 +72,7 @@ impl Task {
                 Next::Write => self.write_next(&client).await?,
                 Next::Settled => {
                     self.settling = None;
-                    self.tell_whole(true).await;
+                    self.tell_read().await;
                 }
                 Next::Watch(Ok(Some(told))) => {
                     if !self.hear(told).await? {
@@ -124,7 +124,7 @@ impl Task {
             "everything was read from etcd"
         );
         let watch = client.watch(&self.keys, all.revision + 1).await?;
-        self.tell_whole(true).await;
+        self.tell_read().await;
         Ok(watch)
     }
 
@@ -137,7 +137,7 @@ impl Task {
         for event in told.events {
             self.hear_event(event).await;
         }
-        self.tell_whole(true).await;
+        self.tell_read().await;
         Ok(!told.canceled)
     }
 

@@ -67,6 +67,7 @@ impl World {
         let settings = Settings {
             identity: self.directory.scheduler_identity(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            http_listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
             policy: Policy::default(),
             announce: Vec::new(),
         };

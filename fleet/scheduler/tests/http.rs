@@ -1,0 +1,322 @@
+//! The HTTP port of a scheduler, without etcd: real requests over TCP.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that cannot be set up should fail loudly"
+)]
+
+use std::{
+    io::{BufRead, BufReader},
+    net::SocketAddr,
+    path::Path,
+    process::{Command, Stdio},
+    time::{Duration, Instant, SystemTime},
+};
+
+use fabricbios_control::Caller;
+use fabricbios_discovery::{Found, Looking};
+use fabricbios_fabric::{Fabric, FabricDirectory, Member, Verifier};
+use fabricbios_scheduler::{Policy, Scheduler, Settings};
+use fabricbios_wire::{
+    Epoch, InventoryExtension, LeaseReport, NodeReport, Reply, ReportPart, Request,
+    ResourceInventory, ResourceType, Role, health,
+};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+/// How long something may take that takes a moment.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+struct Fleet {
+    directory: FabricDirectory,
+    place: tempfile::TempDir,
+}
+
+impl Fleet {
+    fn new() -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let at = place.path().join("fabric");
+        let directory = FabricDirectory::init(&at, SystemTime::now()).unwrap();
+        Self { directory, place }
+    }
+
+    fn settings(&self, http_listen: Option<SocketAddr>) -> Settings {
+        Settings {
+            identity: self.directory.scheduler_identity(),
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            http_listen,
+            policy: Policy::Binpack,
+            announce: Vec::new(),
+        }
+    }
+
+    fn scheduler(&self) -> (Scheduler, SocketAddr) {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let scheduler = Scheduler::start(&self.settings(Some(any))).unwrap();
+        let http = scheduler.http_addr().unwrap();
+        (scheduler, http)
+    }
+
+    fn node(&self) -> Fabric {
+        let state_dir = self.place.path().join("node");
+        let now = SystemTime::now();
+        Fabric::open_or_create(&state_dir, now).unwrap();
+        let request = Fabric::request(&state_dir).unwrap();
+        let member = Member::Node(Vec::new());
+        let signed = self.directory.sign(&request, &member, None, now).unwrap();
+        Fabric::accept(&state_dir, &signed.pem, now).unwrap().fabric
+    }
+}
+
+/// Reports of a node without resources: first its inventory, then all that decides about a lease.
+fn reports(node: &Fabric) -> [Request; 2] {
+    let inventory = NodeReport {
+        sequence: 1,
+        endpoint: SocketAddr::from(([192, 0, 2, 1], 5701)).into(),
+        inventory: ResourceInventory {
+            node_id: node.node_id(),
+            epoch: Epoch(1),
+            health: health::OK,
+            mem_arenas: Vec::new(),
+            block_devs: Vec::new(),
+            cpu_caps: Vec::new(),
+            nics: Vec::new(),
+            gpus: Vec::new(),
+            extensions: vec![InventoryExtension::Limits {
+                lease_secs_max: 3600,
+                grace_secs_max: 3600,
+                bare_metal: false,
+            }],
+        },
+    };
+    let leases = LeaseReport {
+        sequence: 2,
+        part: ReportPart::Whole,
+        leases: Vec::new(),
+        gone: Vec::new(),
+    };
+    [Request::NodeReport(inventory), Request::NodeLeases(leases)]
+}
+
+/// Sends this text and reads until the connection ends: status, header in small letters, body.
+async fn send(at: SocketAddr, text: &str) -> (u16, String, String) {
+    let mut stream = TcpStream::connect(at).await.unwrap();
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let mut told = String::new();
+    stream.read_to_string(&mut told).await.unwrap();
+    let (head, body) = told.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, head.to_lowercase(), body.to_owned())
+}
+
+async fn ask(at: SocketAddr, method: &str, path: &str) -> (u16, String, String) {
+    send(at, &format!("{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n")).await
+}
+
+async fn get(at: SocketAddr, path: &str) -> (u16, Value) {
+    let (status, head, body) = ask(at, "GET", path).await;
+    assert!(head.contains("content-type: application/json"), "{head}");
+    (status, serde_json::from_str(&body).unwrap())
+}
+
+/// Waits until the page of /healthz has this at this name, and returns it with the status of /readyz.
+async fn until(at: SocketAddr, name: &str, expected: Value) -> (Value, u16) {
+    let begin = Instant::now();
+    loop {
+        let (status, page) = get(at, "/healthz").await;
+        assert_eq!(status, 200);
+        if page[name] == expected {
+            return (page, get(at, "/readyz").await.0);
+        }
+        assert!(
+            begin.elapsed() < PATIENCE,
+            "{name} is not {expected}: {page}"
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Waits until the server has ended the connection.
+async fn ended(mut stream: TcpStream) {
+    let mut told = Vec::new();
+    let end = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut told)).await;
+    // Also by a reset.
+    end.expect("the connection goes on").ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scheduler_is_ready_while_a_node_reports_and_says_what_it_lacks() {
+    let fleet = Fleet::new();
+    let (scheduler, at) = fleet.scheduler();
+    let (status, page) = get(at, "/readyz").await;
+    assert_eq!(status, 503);
+    let (status, alive) = get(at, "/healthz").await;
+    assert_eq!((status, &alive), (200, &page));
+    let why = page["why_not"].as_array().unwrap();
+    assert!(
+        why[0].as_str().unwrap().contains("no node reports"),
+        "{page}"
+    );
+    assert!(why[1].as_str().unwrap().contains("without etcd"), "{page}");
+    for (name, expected) in [
+        ("scheduler_id", json!(scheduler.id().to_string())),
+        ("fabric", json!(fleet.directory.id().to_string())),
+        ("version", json!(env!("CARGO_PKG_VERSION"))),
+        ("ready", json!(false)),
+        ("view_complete", json!(false)),
+        ("nodes_reporting", json!(0)),
+        ("members_away", json!(0)),
+        ("members_known", json!(false)),
+        ("etcd", json!("none")),
+        ("policy", json!("binpack")),
+        ("policy_from", json!("flag")),
+    ] {
+        assert_eq!(page[name], expected, "{name}");
+    }
+
+    let node = fleet.node();
+    let listen = scheduler.local_addr().to_string();
+    let caller = Caller::connect(&listen, &node, Role::Scheduler).await;
+    let caller = caller.unwrap();
+    let [inventory, leases] = reports(&node);
+    assert_eq!(caller.call(&inventory).await.unwrap(), Ok(Reply::Reported));
+    let (page, ready) = until(at, "nodes_reporting", json!(1)).await;
+    assert_eq!((ready, &page["nodes_whole"]), (200, &json!(0)));
+    let untold = "1 have not told their leases";
+    assert!(page["why_not"].to_string().contains(untold), "{page}");
+    assert_eq!(caller.call(&leases).await.unwrap(), Ok(Reply::Reported));
+    let (page, _) = until(at, "nodes_whole", json!(1)).await;
+    assert!(!page["why_not"].to_string().contains(untold), "{page}");
+
+    drop(caller);
+    let (_, ready) = until(at, "nodes_reporting", json!(0)).await;
+    assert_eq!(ready, 503);
+    scheduler.stop().await;
+    assert!(TcpStream::connect(at).await.is_err(), "the port is open");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_wrongly_is_told_so() {
+    let fleet = Fleet::new();
+    let (scheduler, at) = fleet.scheduler();
+    for path in ["/", "/metrics", "/healthz/", "/../healthz", "*"] {
+        assert_eq!(ask(at, "GET", path).await.0, 404, "{path}");
+    }
+    for method in ["POST", "PUT", "DELETE", "OPTIONS", "BREW"] {
+        let (status, head, _) = ask(at, method, "/healthz").await;
+        assert_eq!(status, 405, "{method}");
+        assert!(head.contains("allow: get, head"), "{head}");
+    }
+    let (status, head, body) = ask(at, "HEAD", "/healthz?verbose").await;
+    assert_eq!((status, &body[..]), (200, ""));
+    assert!(head.contains("content-length: "), "{head}");
+    for garbage in [
+        "\r\n\u{7}\u{7}\r\n\r\n",
+        "GET /healthz\r\n\r\n",
+        "GET / HTTP/9.9\r\n\r\n",
+    ] {
+        assert_eq!(send(at, garbage).await.0, 400, "{garbage:?}");
+    }
+    let long = format!("GET /healthz HTTP/1.1\r\nX: {}", "x".repeat(1 << 20));
+    let mut stream = TcpStream::connect(at).await.unwrap();
+    // It may be refused before all of it is sent.
+    stream.write_all(long.as_bytes()).await.ok();
+    ended(stream).await;
+    assert_eq!(get(at, "/healthz").await.0, 200);
+    scheduler.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_say_nothing_hold_up_nobody_and_are_ended() {
+    let fleet = Fleet::new();
+    let (scheduler, at) = fleet.scheduler();
+    let mut idle = Vec::new();
+    for number in 0..200 {
+        let mut stream = TcpStream::connect(at).await.unwrap();
+        // Some have begun to ask.
+        if number % 2 == 0 {
+            // It may have been ended for a later one.
+            stream.write_all(b"GET /healthz HTTP/1.1\r\n").await.ok();
+        }
+        idle.push(stream);
+    }
+    for _ in 0..100 {
+        assert_eq!(get(at, "/healthz").await.0, 200);
+    }
+    // One that asks for ever and reads nothing is answered once.
+    let mut greedy = TcpStream::connect(at).await.unwrap();
+    let request = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n".repeat(100);
+    greedy.write_all(request.as_bytes()).await.unwrap();
+    idle.push(greedy);
+    for stream in idle {
+        ended(stream).await;
+    }
+    // Of those that are alone none goes on either.
+    let silent = TcpStream::connect(at).await.unwrap();
+    ended(silent).await;
+    scheduler.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_option_there_is_no_port_and_an_address_in_use_is_named() {
+    let fleet = Fleet::new();
+    let (scheduler, at) = fleet.scheduler();
+    let refused = Scheduler::start(&fleet.settings(Some(at))).unwrap_err();
+    let text = format!("{refused:#}");
+    assert!(text.contains(&format!("--http-listen {at}")), "{text}");
+    let other = Scheduler::start(&fleet.settings(None)).unwrap();
+    assert_eq!(other.http_addr(), None);
+    for scheduler in [scheduler, other] {
+        scheduler.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_port_is_announced() {
+    let fleet = Fleet::new();
+    let lo = vec!["lo".to_owned()];
+    for any in [Some(SocketAddr::from(([127, 0, 0, 1], 0))), None] {
+        let settings = Settings {
+            announce: lo.clone(),
+            ..fleet.settings(any)
+        };
+        let scheduler = Scheduler::start(&settings).unwrap();
+        let verifier = Verifier::new(fleet.directory.ca().certificate()).unwrap();
+        let looking = Looking::ask(&lo, verifier, ResourceType::Scheduler).unwrap();
+        let mut changes = looking.changes();
+        let is_it = |all: &Vec<Found>| all.iter().any(|it| it.id == scheduler.id());
+        let found = changes.wait_for(is_it).await.unwrap()[0].http_port;
+        assert_eq!(found, scheduler.http_addr().map(|it| it.port()));
+        scheduler.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_program_says_where_it_serves_http() {
+    let fleet = Fleet::new();
+    let start = |flags: &[&str]| program(&fleet.directory.scheduler_identity(), flags);
+    let (mut program, line) = start(&["--http-listen=127.0.0.1:0"]);
+    let (_, at) = line.trim().split_once(" http=").unwrap();
+    assert_eq!(get(at.parse().unwrap(), "/healthz").await.0, 200);
+    program.kill().unwrap();
+    program.wait().unwrap();
+    let (mut program, line) = start(&[]);
+    assert!(!line.contains("http"), "{line}");
+    program.kill().unwrap();
+    program.wait().unwrap();
+}
+
+fn program(identity: &Path, flags: &[&str]) -> (std::process::Child, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fabricbios-scheduler"));
+    command.arg("--identity").arg(identity);
+    command.arg("--listen=127.0.0.1:0").args(flags);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let output = child.stdout.take().unwrap();
+    BufReader::new(output).read_line(&mut line).unwrap();
+    assert!(line.starts_with("READY scheduler="), "{line}");
+    (child, line)
+}
