@@ -24,13 +24,18 @@ pub(crate) struct Health {
     /// `none`, `answers` or `lost`.
     etcd: &'static str,
     policy: String,
-    /// Where the policy is from.
+    /// `etcd` or `flag`.
     policy_from: &'static str,
 }
 
 impl Health {
     /// `knowledge`: what etcd says; `None`: there is none.
-    pub(crate) fn of(view: &View, knowledge: Option<Knowledge>, policy: Policy) -> Self {
+    pub(crate) fn of(
+        view: &View,
+        knowledge: Option<Knowledge>,
+        policy: Policy,
+        policy_from: &'static str,
+    ) -> Self {
         Self {
             ready: !view.is_empty(),
             view_complete: view.is_whole(),
@@ -45,7 +50,7 @@ impl Health {
                 Some(_) => "answers",
             },
             policy: policy.to_string(),
-            policy_from: "flag",
+            policy_from,
         }
     }
 }
@@ -118,7 +123,7 @@ mod tests {
     fn what_is_missing_for_a_refusal_for_good_is_told_by_name() {
         let mut view = View::default();
         let told = |view: &View, knowledge| {
-            let health = Health::of(view, knowledge, Policy::Spread);
+            let health = Health::of(view, knowledge, Policy::Spread, "flag");
             (health.etcd, health.members_known, health.why_not)
         };
         for (knowledge, etcd, why) in [

@@ -53,7 +53,10 @@ pub(crate) struct Task {
     /// When this scheduler started: its identity says so.
     epoch: Epoch,
     view: View,
-    policy: Policy,
+    /// The policy of the command line.
+    own_policy: Policy,
+    /// The one that etcd has for all schedulers, which comes first.
+    common_policy: Option<Policy>,
     /// Where it is kept who belongs to the fabric; `None`: without etcd.
     store: Option<Store>,
     /// How far etcd says who belongs to the fabric.
@@ -76,7 +79,8 @@ impl Task {
             scheduler_id,
             epoch: Epoch(now_unix_ms()),
             view: View::default(),
-            policy,
+            own_policy: policy,
+            common_policy: None,
             store,
             knowledge: Knowledge::Lost,
             told: HashMap::new(),
@@ -168,7 +172,7 @@ impl Task {
         getrandom::fill(&mut seed).ok();
         let asking = Asking {
             tenant,
-            policy: self.policy,
+            policy: self.policy(),
             seed: u64::from_ne_bytes(seed),
         };
         let placed = match wanted.explain {
@@ -320,12 +324,29 @@ impl Task {
 
     fn health(&self) -> Health {
         let knowledge = self.store.as_ref().map(|_| self.knowledge);
-        Health::of(&self.view, knowledge, self.policy)
+        let policy_from = self.common_policy.map_or("flag", |_| "etcd");
+        Health::of(&self.view, knowledge, self.policy(), policy_from)
+    }
+
+    fn policy(&self) -> Policy {
+        self.common_policy.unwrap_or(self.own_policy)
     }
 
     fn hear(&mut self, news: News) {
         tracing::debug!(?news, "news of etcd");
         match news {
+            News::Policy(common) => {
+                self.common_policy = common;
+                let policy = self.policy();
+                match common {
+                    Some(_) => {
+                        tracing::info!(%policy, "the placement policy is now the one in etcd");
+                    }
+                    None => {
+                        tracing::info!(%policy, "etcd has no placement policy any more: it is now that of --policy");
+                    }
+                }
+            }
             News::Known(node) => self.view.know(node),
             News::Forgotten(id) => self.view.forget(id),
             News::Knowledge(now) => {

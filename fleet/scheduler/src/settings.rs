@@ -21,7 +21,7 @@ pub struct Settings {
     #[arg(long, value_name = "ADDR:PORT")]
     pub http_listen: Option<SocketAddr>,
     /// Which of the nodes that have room comes first: spread (the one with the largest free share), binpack (the smallest),
-    /// or cache-aware (one that has leases of the caller, then as spread)
+    /// or cache-aware (one that has leases of the caller, then as spread). A policy in etcd, for all schedulers, comes before it
     #[arg(long, value_name = "POLICY", default_value_t)]
     pub policy: Policy,
     /// An interface on whose link this scheduler announces itself, so that nodes and `fabricctl discover` find it (UDP

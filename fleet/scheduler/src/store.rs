@@ -1,12 +1,14 @@
-//! What only a fleet can agree on, in etcd: who belongs to the fabric, and which schedulers are there.
+//! What only a fleet can agree on, in etcd: who belongs to the fabric, which schedulers are there, and what the operator wants of
+//! all of them.
 //!
 //! One task has the connection. The owner of the view never waits for it: it leaves changes in a mailbox, which has one
 //! entry for each node, and hears news of a channel. Whatever etcd does, clients are answered from memory.
 //!
-//! Read first: `members.rs`, what is known and written; then `session.rs`, how.
+//! Read first: `members.rs`, what is known and written, and `intent.rs`, what is wanted; then `session.rs`, how.
 
 mod client;
 mod identity;
+mod intent;
 mod members;
 mod record;
 mod rpc;
@@ -21,6 +23,7 @@ use std::{
 };
 
 use fabricbios_fabric::FabricId;
+use fabricbios_placement::Policy;
 use fabricbios_wire::{Answer, AwayNode, LeaseError, NodeId, Refusal, RefusalClass, Reply};
 use tokio::{
     sync::{Notify, mpsc, oneshot},
@@ -30,6 +33,7 @@ use tokio::{
 use tonic::transport::Endpoint;
 
 use client::{Client, Failure};
+use intent::Intent;
 pub(crate) use members::Told;
 use members::{Became, Change, Members};
 use record::Keys;
@@ -41,7 +45,9 @@ pub(crate) enum News {
     Known(AwayNode),
     /// The node does not belong to it any more, as far as etcd says.
     Forgotten(NodeId),
-    /// How far that can be relied on has changed.
+    /// The operator wants this placement policy of all schedulers; `None`: no more.
+    Policy(Option<Policy>),
+    /// How far the members can be relied on has changed.
     Knowledge(Knowledge),
 }
 
@@ -173,6 +179,7 @@ pub(crate) fn start(
         has_read: false,
         settling: None,
         members: Members::default(),
+        intent: Intent::default(),
         schedulers: BTreeSet::new(),
         presence: None,
         refused_until: None,
@@ -201,6 +208,7 @@ struct Task {
     /// Until when nothing is whole for that; `None`: no more.
     settling: Option<Instant>,
     members: Members,
+    intent: Intent,
     /// The schedulers that are present.
     schedulers: BTreeSet<NodeId>,
     /// The lease of this scheduler's presence.
@@ -279,6 +287,13 @@ impl Task {
         };
         if let Some(news) = news {
             self.tell(news).await;
+        }
+    }
+
+    /// Takes the record of the policy as it is now.
+    async fn take_policy(&mut self, record: Option<(i64, &[u8])>) {
+        if self.intent.take(record) {
+            self.tell(News::Policy(self.intent.policy())).await;
         }
     }
 

@@ -1,10 +1,10 @@
-//! What etcd holds: one key for each member, under the fabric's fingerprint, and one for each scheduler.
+//! What etcd holds: one key for each member, under the fabric's fingerprint, one for each scheduler, and the policy.
 
 use std::net::SocketAddr;
 
 use fabricbios_fabric::FabricId;
 use fabricbios_wire::{AwayNode, Endpoint, LABEL_BYTES_MAX, LABELS_MAX, NodeId};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// The version that this program writes, and the only one that it reads.
 const VERSION: u32 = 1;
@@ -31,8 +31,8 @@ pub(crate) enum Unreadable {
     /// It is left alone.
     #[error("it has version {0}, and this scheduler reads version {VERSION}: use a newer one")]
     Later(u32),
-    /// The node's next first report replaces it.
-    #[error("it is no record of a node: {0}")]
+    /// One of a node is replaced by its next first report.
+    #[error("it is no such record: {0}")]
     Garbage(String),
 }
 
@@ -48,27 +48,10 @@ impl Record {
     }
 
     pub(crate) fn read(value: &[u8]) -> Result<Self, Unreadable> {
-        #[derive(Deserialize)]
-        struct Versioned {
-            version: u32,
-        }
-        let garbage = |error: serde_json::Error| Unreadable::Garbage(error.to_string());
-        if value.len() > BYTES_MAX {
-            let why = format!("{} bytes, and at most {BYTES_MAX} may be", value.len());
-            return Err(Unreadable::Garbage(why));
-        }
-        let Versioned { version } = serde_json::from_slice(value).map_err(garbage)?;
-        match version {
-            VERSION => {
-                let record: Self = serde_json::from_slice(value).map_err(garbage)?;
-                record
-                    .check()
-                    .map_err(|why| Unreadable::Garbage(why.into()))?;
-                Ok(record)
-            }
-            later if later > VERSION => Err(Unreadable::Later(later)),
-            other => Err(Unreadable::Garbage(format!("version {other}"))),
-        }
+        let record: Self = read(value)?;
+        let checked = record.check();
+        checked.map_err(|why| Unreadable::Garbage(why.into()))?;
+        Ok(record)
     }
 
     /// What a scheduler has never written.
@@ -103,11 +86,32 @@ impl Record {
     }
 }
 
+/// Reads a record of any kind, if it has the version that this program knows.
+pub(super) fn read<T: DeserializeOwned>(value: &[u8]) -> Result<T, Unreadable> {
+    #[derive(Deserialize)]
+    struct Versioned {
+        version: u32,
+    }
+    let garbage = |error: serde_json::Error| Unreadable::Garbage(error.to_string());
+    if value.len() > BYTES_MAX {
+        let why = format!("{} bytes, and at most {BYTES_MAX} may be", value.len());
+        return Err(Unreadable::Garbage(why));
+    }
+    let Versioned { version } = serde_json::from_slice(value).map_err(garbage)?;
+    match version {
+        VERSION => serde_json::from_slice(value).map_err(garbage),
+        later if later > VERSION => Err(Unreadable::Later(later)),
+        other => Err(Unreadable::Garbage(format!("version {other}"))),
+    }
+}
+
 /// What a key is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
     Node(NodeId),
     Scheduler(NodeId),
+    /// The placement policy of all schedulers.
+    Policy,
 }
 
 /// The keys of one fabric.
@@ -145,6 +149,9 @@ impl Keys {
     pub(crate) fn read(&self, key: &[u8]) -> Option<Key> {
         let key = std::str::from_utf8(key).ok()?;
         let (of, id) = key.strip_prefix(&self.prefix)?.split_once('/')?;
+        if (of, id) == ("intent", "policy") {
+            return Some(Key::Policy);
+        }
         let node_id: NodeId = id.parse().ok()?;
         // One node has one key: not a second one in capitals.
         match of {
@@ -200,7 +207,10 @@ mod tests {
         let capitals = String::from_utf8(keys.node(id)).unwrap();
         let capitals = capitals.replace("abab", "ABAB").into_bytes();
         let short = keys.node(id)[..60].to_vec();
-        for key in [of_other, capitals, short, vec![0xff], Vec::new()] {
+        let of_prefix = |rest: &str| format!("{}{rest}", keys.prefix).into_bytes();
+        assert_eq!(keys.read(&of_prefix("intent/policy")), Some(Key::Policy));
+        let [later, deep] = ["intent/cordon", "intent/policy/x"].map(of_prefix);
+        for key in [of_other, capitals, short, later, deep, vec![0xff], vec![]] {
             assert_eq!(keys.read(&key), None);
         }
     }

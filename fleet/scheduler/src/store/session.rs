@@ -90,6 +90,7 @@ impl Task {
         let all = client.all(&self.keys).await?;
         let mut nodes = Vec::new();
         let mut schedulers = BTreeSet::new();
+        let mut policy = None;
         for KeyValue {
             key,
             mod_revision,
@@ -99,9 +100,12 @@ impl Task {
             match self.keys.read(&key) {
                 Some(Key::Node(id)) => nodes.push((id, mod_revision, value)),
                 Some(Key::Scheduler(id)) => drop(schedulers.insert(id)),
+                Some(Key::Policy) => policy = Some((mod_revision, value)),
                 None => {}
             }
         }
+        let policy = { policy.as_ref() }.map(|(at, value)| (*at, &value[..]));
+        self.take_policy(policy).await;
         // Who has left meanwhile must not look as if it reported.
         self.take_changes();
         let (goes_on, news) = self.members.take_all(all.revision, nodes);
@@ -157,6 +161,10 @@ impl Task {
                 false if self.schedulers.insert(id) => self.other_present(id),
                 _ => {}
             },
+            Some(Key::Policy) => {
+                let record = (!is_deleted).then_some((kv.mod_revision, &kv.value[..]));
+                self.take_policy(record).await;
+            }
             None => {}
         }
     }

@@ -8,6 +8,7 @@
 
 mod cluster;
 mod faults;
+mod intent;
 mod partition;
 mod program;
 mod proxy;
