@@ -64,8 +64,8 @@ impl View {
     /// Whether every member of the fabric reports, and each has reported all that decides about a lease.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        let are_whole = self.whole_nodes() == self.len();
-        self.members_are_known && self.away == 0 && !self.is_empty() && are_whole
+        let may_be = self.members_are_known && self.away == 0 && !self.is_empty();
+        may_be && self.whole_nodes() == self.len()
     }
 
     /// The number of nodes that have reported all that decides about a lease.

@@ -36,12 +36,13 @@ impl Health {
         policy: Policy,
         policy_from: &'static str,
     ) -> Self {
+        let nodes_whole = view.whole_nodes();
         Self {
             ready: !view.is_empty(),
             view_complete: view.is_whole(),
-            why_not: why_not(view, knowledge),
+            why_not: why_not(view, nodes_whole, knowledge),
             nodes_reporting: view.len(),
-            nodes_whole: view.whole_nodes(),
+            nodes_whole,
             members_away: view.away(),
             members_known: knowledge == Some(Knowledge::Whole),
             etcd: match knowledge {
@@ -55,7 +56,7 @@ impl Health {
     }
 }
 
-fn why_not(view: &View, knowledge: Option<Knowledge>) -> Vec<String> {
+fn why_not(view: &View, nodes_whole: usize, knowledge: Option<Knowledge>) -> Vec<String> {
     let none_reports = view.is_empty().then(|| {
         "no node reports: start nodes with --scheduler or --discover; those that reported before connect again within some \
          10 s"
@@ -77,7 +78,7 @@ fn why_not(view: &View, knowledge: Option<Knowledge>) -> Vec<String> {
     };
     let away = view.away_told();
     let away = away.map(|it| format!("{it}; `fabricctl node list` names each"));
-    let missing = view.len() - view.whole_nodes();
+    let missing = view.len() - nodes_whole;
     let untold = (missing > 0).then(|| {
         format!(
             "of the nodes that report, {missing} have not told their leases and all that decides about them yet, or cannot: \

@@ -37,7 +37,7 @@ const REQUEST_BYTES_MAX: usize = 16 * 1024;
 /// How long the task that owns the view may take.
 const OWNER_TIMEOUT: Duration = Duration::from_secs(2);
 /// How old an answer may be: the task that owns the view looks at every node for each, so it is not asked more often.
-const FRESH: Duration = Duration::from_millis(100);
+const FRESH: Duration = Duration::from_millis(500);
 /// The pause when no connection can be accepted, as without a free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 

@@ -246,6 +246,16 @@ async fn clients_that_say_nothing_hold_up_nobody_and_are_ended() {
     for _ in 0..100 {
         assert_eq!(get(at, "/healthz").await.0, 200);
     }
+    // There are some dozens at once: the oldest were ended, and the last one goes on.
+    let mut last = TcpStream::connect(at).await.unwrap();
+    last.write_all(b"GET /healthz HTTP/1.1\r\n").await.unwrap();
+    for stream in idle.drain(..150) {
+        ended(stream).await;
+    }
+    last.write_all(b"\r\n").await.unwrap();
+    let mut told = String::new();
+    last.read_to_string(&mut told).await.unwrap();
+    assert!(told.starts_with("HTTP/1.1 200 "), "{told}");
     // One that asks for ever and reads nothing is answered once.
     let mut greedy = TcpStream::connect(at).await.unwrap();
     let request = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n".repeat(100);
