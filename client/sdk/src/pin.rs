@@ -3,7 +3,7 @@
 use std::{
     net::SocketAddr,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -24,11 +24,12 @@ use sha2::{Digest, Sha256};
 /// Subject O of the certificates of schedulers.
 const SCHEDULER: &str = "fabricbios-scheduler";
 
-/// The node of one link: the one that the caller named, else the first one that answered.
+/// The node of one link: the one that the caller named, else the first one that answered. A scheduler holds no lease, so
+/// another scheduler of the fabric may answer in its place.
 #[derive(Debug, Default)]
 pub(crate) struct Pin {
     named: Option<NodeId>,
-    answered: OnceLock<NodeId>,
+    answered: Mutex<Option<NodeId>>,
     /// Whether the certificate of the last completed handshake is one of a scheduler.
     scheduler: AtomicBool,
     /// The node that the last handshake refused.
@@ -43,9 +44,9 @@ impl Pin {
         }
     }
 
-    /// The node of the first completed handshake.
+    /// The node of the first completed handshake; of schedulers, that of the last one.
     pub(crate) fn answered(&self) -> Option<NodeId> {
-        self.answered.get().copied()
+        *lock(&self.answered)
     }
 
     /// Whether a scheduler has completed the last handshake.
@@ -59,14 +60,18 @@ impl Pin {
         let chain = identity.downcast::<Vec<CertificateDer<'static>>>().ok()?;
         let certificate = chain.first()?;
         let id = NodeId(key_digest(certificate)?);
-        self.scheduler
-            .store(is_of_scheduler(certificate), Ordering::Relaxed);
-        Some(*self.answered.get_or_init(|| id))
+        let is_scheduler = is_of_scheduler(certificate);
+        self.scheduler.store(is_scheduler, Ordering::Relaxed);
+        let mut answered = lock(&self.answered);
+        if is_scheduler {
+            *answered = Some(id);
+        }
+        Some(*answered.get_or_insert(id))
     }
 
     /// Why the handshake that has just failed refused another node; `None`: it failed for another reason.
     pub(crate) fn why_refused(&self, at: SocketAddr) -> Option<String> {
-        let found = self.refused().take()?;
+        let found = lock(&self.refused).take()?;
         Some(match self.named {
             Some(named) => not_the_named(found, at, named),
             None => {
@@ -79,16 +84,21 @@ impl Pin {
         })
     }
 
-    fn refused(&self) -> MutexGuard<'_, Option<NodeId>> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn allows(&self, id: NodeId) -> bool {
-        let expected = self.named.or_else(|| self.answered());
-        let is_allowed = expected.is_none_or(|expected| expected == id);
-        *self.refused() = (!is_allowed).then_some(id);
+    fn allows(&self, id: NodeId, certificate: &CertificateDer<'_>) -> bool {
+        let is_allowed = match (self.named, self.answered()) {
+            (Some(expected), _) => expected == id,
+            (None, Some(before)) => {
+                before == id || (self.is_scheduler() && is_of_scheduler(certificate))
+            }
+            (None, None) => true,
+        };
+        *lock(&self.refused) = (!is_allowed).then_some(id);
         is_allowed
     }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The problem of a node that is not the named one.
@@ -158,7 +168,7 @@ impl ServerCertVerifier for NodeVerifier {
             now,
         )?;
         let digest = key_digest(end_entity).ok_or(CertificateError::BadEncoding)?;
-        match self.pin.allows(NodeId(digest)) {
+        match self.pin.allows(NodeId(digest), end_entity) {
             true => Ok(verified),
             false => Err(CertificateError::ApplicationVerificationFailure.into()),
         }

@@ -1,6 +1,10 @@
 //! A fabric with a scheduler and nodes, all with scripted answers.
 
-use std::{fs, path::PathBuf, time::SystemTime};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
 
 use fabricbios_control::Limits;
 use fabricbios_fabric::{Fabric, FabricDirectory};
@@ -32,10 +36,22 @@ impl Fleet {
         mind: impl FnMut(&Request) -> Answer + Send + 'static,
     ) -> FakeNode {
         let state_dir = tempfile::tempdir().unwrap();
-        let key = self.dir.path().join("fabric/ca-key.pem");
-        fs::copy(key, state_dir.path().join("ca-key.pem")).unwrap();
-        let fabric = Fabric::open_or_create(state_dir.path(), SystemTime::now()).unwrap();
+        let fabric = self.node_identity(state_dir.path());
         FakeNode::of(state_dir, fabric, self.admin(), limits, mind)
+    }
+
+    /// The identity of a new node.
+    pub(crate) fn node_identity(&self, state_dir: &Path) -> Fabric {
+        let key = self.dir.path().join("fabric/ca-key.pem");
+        fs::copy(key, state_dir.join("ca-key.pem")).unwrap();
+        Fabric::open_or_create(state_dir, SystemTime::now()).unwrap()
+    }
+
+    /// The identity of a second scheduler.
+    pub(crate) fn second_scheduler(&self) -> Fabric {
+        let (file, now) = (self.dir.path().join("second"), SystemTime::now());
+        self.fabric.add_scheduler(&file, now).unwrap();
+        Fabric::open_scheduler(&file, now).unwrap()
     }
 
     /// Starts a scheduler.

@@ -177,8 +177,12 @@ impl FakeNode {
     }
 
     fn serve_as(&mut self, state_dir: &Path) {
-        let fabric = Fabric::open_or_create(state_dir, SystemTime::now()).unwrap();
-        self.membership = Membership::new(fabric);
+        self.serve_with(Fabric::open_or_create(state_dir, SystemTime::now()).unwrap());
+    }
+
+    /// After [`FakeNode::crash`]: whoever has this identity starts at the same address.
+    pub(crate) fn serve_with(&mut self, identity: Fabric) {
+        self.membership = Membership::new(identity);
         self.serve();
     }
 

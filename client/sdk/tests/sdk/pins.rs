@@ -20,11 +20,12 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     admin, builder,
-    common::{FakeNode, LEASE},
+    common::{FakeNode, LEASE, fleet::Fleet},
     obliging,
 };
 
 const QUERY: Request = Request::LeaseQuery(LEASE);
+const PING: Request = Request::Ping(7);
 
 /// Why the node is not trusted.
 fn distrust(error: Error) -> String {
@@ -62,6 +63,34 @@ fn another_node_of_the_fabric_at_the_address_is_asked_nothing() {
     node.serve_as_itself();
     client.call(QUERY).unwrap();
     assert_eq!((client.id(), node.asked().len()), (Some(first), 2));
+}
+
+#[test]
+fn another_scheduler_may_answer_where_one_has_answered_and_no_node_may() {
+    let fleet = Fleet::new();
+    let node = fleet.node(obliging());
+    let mut scheduler = fleet.redirecting_to(&[&node]);
+    let (addr, first) = (scheduler.addr(), scheduler.id());
+    let client = Node::connect(&addr, &admin(&scheduler)).unwrap();
+    let named = Node::connect_to(&addr, &admin(&scheduler), Some(first), Duration::ZERO).unwrap();
+    client.call(PING).unwrap();
+
+    scheduler.crash();
+    for handle in [&client, &named] {
+        let error = handle.call(PING).unwrap_err();
+        assert_eq!(error.code(), "Unreachable", "{error}");
+    }
+    scheduler.serve_with(fleet.second_scheduler());
+    client.call(PING).unwrap();
+    assert_eq!(client.id(), Some(scheduler.id()));
+    assert_ne!(client.id(), Some(first));
+    distrust(named.call(PING).unwrap_err());
+
+    scheduler.crash();
+    client.call(PING).unwrap_err();
+    let state = tempfile::tempdir().unwrap();
+    scheduler.serve_with(fleet.node_identity(state.path()));
+    distrust(client.call(PING).unwrap_err());
 }
 
 #[test]
