@@ -191,7 +191,7 @@ impl Node {
                     self.keep(&node);
                     return Ok(Ok(Granted { node, info: *info }));
                 }
-                // It has decided nothing, so there is no lease to settle.
+                // An honest node has decided nothing, so there is no lease to settle.
                 Ok(Answer::Redirect(_)) => (node.redirects_wrongly(), true),
                 Err(error) => {
                     let may = may_pass_over(&error);

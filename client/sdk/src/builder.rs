@@ -234,6 +234,8 @@ fn is_named(node: Node, named: Option<NodeId>) -> Result<Node, Error> {
             node: node.address().to_owned(),
             why: not_the_named(found, node.address(), named),
         }),
+        // Another scheduler may answer in its place, and before the first answer any node may.
+        (id, Some(named)) if id.is_none() || node.is_scheduler() => node.anew(named),
         _ => Ok(node),
     }
 }

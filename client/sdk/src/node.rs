@@ -61,6 +61,11 @@ impl Node {
         Ok(node)
     }
 
+    /// A handle of the same address, at which only this node may answer.
+    pub(crate) fn anew(&self, node_id: NodeId) -> Result<Self, Error> {
+        Self::unconnected(self.address(), self.link.identity(), Some(node_id))
+    }
+
     /// A node that is connected with the first request.
     pub(crate) fn unconnected(
         node: &str,

@@ -76,10 +76,16 @@ impl Pin {
             Some(named) => not_the_named(found, at, named),
             None => {
                 let before = self.answered()?;
-                format!(
-                    "node {found} answers at {at}, where node {before} has answered before: the leases of that node are not on \
-                     this one; if this one is meant, connect anew"
-                )
+                match self.is_scheduler() {
+                    true => format!(
+                        "node {found} answers at {at}, where scheduler {before} has answered before; if this one is meant, \
+                         connect anew"
+                    ),
+                    false => format!(
+                        "node {found} answers at {at}, where node {before} has answered before: the leases of that node are not \
+                         on this one; if this one is meant, connect anew"
+                    ),
+                }
             }
         })
     }

@@ -3,6 +3,7 @@
 
 use std::{
     fs::{self, Permissions},
+    io,
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::Arc,
@@ -116,12 +117,18 @@ impl FabricDirectory {
     /// # Errors
     /// If the file is there already, or cannot be written.
     pub fn add_scheduler(&self, file: &Path, now: SystemTime) -> Result<NodeId, IdentityError> {
-        if file.exists() {
-            return Err(damaged(file, "choose a name that is not there")(
-                FileProblem::FileExists,
-            ));
+        // The name is taken first, so that nothing is overwritten.
+        match fs::File::create_new(file) {
+            Ok(_) => self.make_scheduler(file, now).inspect_err(|_| {
+                fs::remove_file(file).ok();
+            }),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                Err(damaged(file, "choose a name that is not there")(
+                    FileProblem::FileExists,
+                ))
+            }
+            Err(error) => Err(io_error("create", file)(error)),
         }
-        self.make_scheduler(file, now)
     }
 
     fn make_scheduler(&self, file: &Path, now: SystemTime) -> Result<NodeId, IdentityError> {

@@ -64,17 +64,24 @@ impl View {
     /// Whether every member of the fabric reports, and each has reported all that decides about a lease.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        let may_be = self.members_are_known && self.away == 0 && !self.is_empty();
-        may_be && self.whole_nodes() == self.len()
+        self.has_all_members() && self.members.iter().all(|it| self.is_whole_node(it))
+    }
+
+    /// Whether every member of the fabric reports.
+    #[must_use]
+    pub fn has_all_members(&self) -> bool {
+        self.members_are_known && self.away == 0 && !self.is_empty()
     }
 
     /// The number of nodes that have reported all that decides about a lease.
     #[must_use]
     pub fn whole_nodes(&self) -> usize {
-        let is_whole = |(id, member): &(&NodeId, &Member)| {
-            member.shadow.is_whole() && self.leases.is_whole(**id)
-        };
-        self.members.iter().filter(is_whole).count()
+        let members = self.members.iter();
+        members.filter(|it| self.is_whole_node(*it)).count()
+    }
+
+    fn is_whole_node(&self, (id, member): (&NodeId, &Member)) -> bool {
+        member.shadow.is_whole() && self.leases.is_whole(*id)
     }
 
     /// The number of members that do not report.

@@ -5,7 +5,7 @@ use std::{
     env,
     fs::{self, File},
     io::{self, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -81,6 +81,8 @@ impl EmbeddedEtcd {
         let flags: Vec<String> = flags.iter().map(ToString::to_string).collect();
         let mut failed = None;
         for _ in 0..TRIES {
+            // A server remembers where the others were.
+            fs::remove_dir_all(directory.path().join(DATA)).ok();
             let all = free_addresses(count)?;
             match run_all(directory.path(), &all, &flags) {
                 Ok(servers) => {
@@ -330,13 +332,26 @@ fn write_private(path: &Path, parts: &[&str]) -> io::Result<()> {
         .try_for_each(|part| file.write_all(part.as_bytes()))
 }
 
+/// Ports below those that the kernel gives to who asks for none, so that no other program has one while a server is dead.
 fn free_addresses(servers: usize) -> anyhow::Result<Vec<Addresses>> {
-    let listen = || TcpListener::bind("127.0.0.1:0").context("find a free port");
-    // All at once, so that they differ.
-    let listeners = { 0..2 * servers }.map(|_| listen());
-    let listeners: Vec<TcpListener> = listeners.collect::<Result<_, _>>()?;
+    const TRIES: usize = 1_000;
+    let mut listeners = Vec::new();
+    for _ in 0..TRIES {
+        if listeners.len() == 2 * servers {
+            break;
+        }
+        let mut random = [0; 2];
+        getrandom::fill(&mut random)
+            .map_err(|error| anyhow::anyhow!("the kernel gives no randomness: {error}"))?;
+        let port = 20_000 + u16::from_ne_bytes(random) % 12_000;
+        listeners.extend(TcpListener::bind((Ipv4Addr::LOCALHOST, port)));
+    }
     let addresses = { listeners.iter() }.map(TcpListener::local_addr);
     let addresses: Vec<SocketAddr> = addresses.collect::<Result<_, _>>()?;
+    anyhow::ensure!(
+        addresses.len() == 2 * servers,
+        "no free TCP port of 127.0.0.1 between 20000 and 32000"
+    );
     let pairs = addresses.chunks_exact(2).map(|pair| Addresses {
         clients: pair[0],
         peers: pair[1],

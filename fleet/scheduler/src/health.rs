@@ -39,7 +39,7 @@ impl Health {
         let nodes_whole = view.whole_nodes();
         Self {
             ready: !view.is_empty(),
-            view_complete: view.is_whole(),
+            view_complete: view.has_all_members() && nodes_whole == view.len(),
             why_not: why_not(view, nodes_whole, knowledge),
             nodes_reporting: view.len(),
             nodes_whole,

@@ -19,7 +19,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Mutex,
+    sync::{Notify, watch},
     task::{AbortHandle, JoinHandle, JoinSet},
     time::{Instant, sleep, timeout},
 };
@@ -56,12 +56,18 @@ impl Http {
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
         let listen = listener.local_addr()?;
+        let (tell, last) = watch::channel(None);
         let pages = Arc::new(Pages {
             about,
-            asks,
-            last: Mutex::default(),
+            wanted: Notify::new(),
+            last,
         });
-        let task = tokio::spawn(serve(listener, pages));
+        let task = tokio::spawn(async move {
+            tokio::join!(
+                serve(listener, Arc::clone(&pages)),
+                refresh(&pages, asks, tell)
+            );
+        });
         Ok(Self { listen, task })
     }
 
@@ -96,6 +102,7 @@ async fn serve(listener: TcpListener, pages: Arc<Pages>) {
                         oldest.abort();
                     }
                     oldest_first.push_back(connections.spawn(converse(stream, Arc::clone(&pages))));
+                    while connections.try_join_next().is_some() {}
                 }
                 Err(error) => {
                     tracing::debug!(%error, "a connection over HTTP cannot be accepted");
@@ -104,6 +111,18 @@ async fn serve(listener: TcpListener, pages: Arc<Pages>) {
             },
             Some(_) = connections.join_next() => {}
         }
+    }
+}
+
+/// Asks the task that owns the view while somebody wants an answer, also when who wanted it has gone.
+async fn refresh(pages: &Pages, asks: Asks, tell: watch::Sender<Option<(Instant, Health)>>) {
+    loop {
+        pages.wanted.notified().await;
+        let Some(health) = asks.health().await else {
+            return;
+        };
+        tell.send_replace(Some((Instant::now(), health)));
+        sleep(FRESH).await;
     }
 }
 
@@ -162,9 +181,10 @@ enum Told {
 #[derive(Debug)]
 struct Pages {
     about: About,
-    asks: Asks,
-    /// The last answer, and when it came. Those who ask at one time wait for one answer.
-    last: Mutex<Option<(Instant, Health)>>,
+    /// Somebody waits for a new answer.
+    wanted: Notify,
+    /// The last answer, and when it came.
+    last: watch::Receiver<Option<(Instant, Health)>>,
 }
 
 impl Pages {
@@ -204,16 +224,17 @@ impl Pages {
         json(status, &page)
     }
 
+    /// `None`: the scheduler is stopping.
     async fn health(&self) -> Option<Health> {
-        let mut last = self.last.lock().await;
-        if let Some((at, health)) = &*last
-            && at.elapsed() < FRESH
-        {
-            return Some(health.clone());
+        let is_fresh = |last: &Option<(Instant, Health)>| {
+            last.as_ref().is_some_and(|(at, _)| at.elapsed() < FRESH)
+        };
+        let mut last = self.last.clone();
+        if !is_fresh(&last.borrow()) {
+            self.wanted.notify_one();
         }
-        let health = self.asks.health().await?;
-        *last = Some((Instant::now(), health.clone()));
-        Some(health)
+        let fresh = last.wait_for(is_fresh).await.ok()?;
+        fresh.as_ref().map(|(_, health)| health.clone())
     }
 }
 
@@ -256,10 +277,7 @@ mod tests {
             stream.read_to_string(&mut told).await.unwrap();
             told
         };
-        for told in [tokio::join!(ask(), ask(), ask())]
-            .map(<[String; 3]>::from)
-            .concat()
-        {
+        for told in <[String; 3]>::from(tokio::join!(ask(), ask(), ask())) {
             assert!(told.starts_with("HTTP/1.1 503 "), "{told}");
             assert!(told.contains(r#""ready":false"#), "{told}");
             assert!(told.contains("does not answer within 2s"), "{told}");

@@ -94,7 +94,10 @@ impl Scheduler {
             [] => None,
             links => {
                 let (fabric, listen) = (membership.now(), server.local_addr());
-                let http_port = http.as_ref().map_or(0, |it| it.local_addr().port());
+                let http = { http.as_ref() }.map(http::Http::local_addr);
+                // Another program may listen with this number at the addresses that are announced.
+                let http = http.filter(|it| it.ip().is_unspecified() || it.ip() == listen.ip());
+                let http_port = http.map_or(0, |it| it.port());
                 let entries = vec![entry(id, http_port)];
                 let started = Announcing::start(links, fabric, listen, entries);
                 Some(started.context("--announce")?)

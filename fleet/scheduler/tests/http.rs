@@ -126,8 +126,8 @@ async fn get(at: SocketAddr, path: &str) -> (u16, Value) {
 async fn until(at: SocketAddr, name: &str, expected: Value) -> (Value, u16) {
     let begin = Instant::now();
     loop {
-        let (status, page) = get(at, "/healthz").await;
-        assert_eq!(status, 200);
+        // On a busy machine the scheduler may be late: 503.
+        let (_, page) = get(at, "/healthz").await;
         if page[name] == expected {
             return (page, get(at, "/readyz").await.0);
         }
@@ -258,9 +258,9 @@ async fn clients_that_say_nothing_hold_up_nobody_and_are_ended() {
     for _ in 0..100 {
         assert_eq!(get(at, "/healthz").await.0, 200);
     }
-    // Some dozens are open at once.
+    // Some that have been ended may still be counted.
     let open = connections(at);
-    assert!(open < 100, "{open} connections are open");
+    assert!(open < 60, "{open} connections are open");
     // One that asks for ever and reads nothing is answered once.
     let mut greedy = TcpStream::connect(at).await.unwrap();
     let request = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n".repeat(100);
@@ -293,7 +293,9 @@ async fn without_the_option_there_is_no_port_and_an_address_in_use_is_named() {
 async fn the_port_is_announced() {
     let fleet = Fleet::new();
     let lo = vec!["lo".to_owned()];
-    for any in [Some(SocketAddr::from(([127, 0, 0, 1], 0))), None] {
+    // At another address than those that are announced, another program may have the port.
+    for (http, is_announced) in [("127.0.0.1:0", true), ("127.0.0.2:0", false)] {
+        let any = Some(http.parse().unwrap());
         let settings = Settings {
             announce: lo.clone(),
             ..fleet.settings(any)
@@ -302,9 +304,14 @@ async fn the_port_is_announced() {
         let verifier = Verifier::new(fleet.directory.ca().certificate()).unwrap();
         let looking = Looking::ask(&lo, verifier, ResourceType::Scheduler).unwrap();
         let mut changes = looking.changes();
-        let is_it = |all: &Vec<Found>| all.iter().any(|it| it.id == scheduler.id());
-        let found = changes.wait_for(is_it).await.unwrap()[0].http_port;
-        assert_eq!(found, scheduler.http_addr().map(|it| it.port()));
+        let is_it = |it: &&Found| it.id == scheduler.id();
+        let port = {
+            let found = changes.wait_for(|all| all.iter().any(|it| is_it(&it)));
+            let found = tokio::time::timeout(PATIENCE, found).await.unwrap();
+            found.unwrap().iter().find(is_it).unwrap().http_port
+        };
+        let listened = scheduler.http_addr().map(|it| it.port());
+        assert_eq!(port, listened.filter(|_| is_announced));
         scheduler.stop().await;
     }
 }

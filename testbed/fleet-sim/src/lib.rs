@@ -113,7 +113,10 @@ pub async fn run(options: &Options) -> anyhow::Result<bool> {
         faults.etcd_is_away(&mut fleet, Duration::from_secs(options.etcd_away_secs));
     }
     faults
-        .run(&mut fleet, Duration::from_secs(options.secs))
+        .run(
+            &mut fleet,
+            Duration::from_secs(options.secs.max(options.etcd_away_secs)),
+        )
         .await?;
     let healed = Instant::now();
     let counts = clients.stop().await;

@@ -47,9 +47,9 @@ impl Fleet {
         Fabric::open_or_create(state_dir, SystemTime::now()).unwrap()
     }
 
-    /// The identity of a second scheduler.
-    pub(crate) fn second_scheduler(&self) -> Fabric {
-        let (file, now) = (self.dir.path().join("second"), SystemTime::now());
+    /// The identity of a further scheduler.
+    pub(crate) fn further_scheduler(&self, name: &str) -> Fabric {
+        let (file, now) = (self.dir.path().join(name), SystemTime::now());
         self.fabric.add_scheduler(&file, now).unwrap();
         Fabric::open_scheduler(&file, now).unwrap()
     }

@@ -66,7 +66,7 @@ fn another_node_of_the_fabric_at_the_address_is_asked_nothing() {
 }
 
 #[test]
-fn another_scheduler_may_answer_where_one_has_answered_and_no_node_may() {
+fn a_scheduler_may_answer_where_another_one_has_answered_and_no_other_member_may() {
     let fleet = Fleet::new();
     let node = fleet.node(obliging());
     let mut scheduler = fleet.redirecting_to(&[&node]);
@@ -80,7 +80,7 @@ fn another_scheduler_may_answer_where_one_has_answered_and_no_node_may() {
         let error = handle.call(PING).unwrap_err();
         assert_eq!(error.code(), "Unreachable", "{error}");
     }
-    scheduler.serve_with(fleet.second_scheduler());
+    scheduler.serve_with(fleet.further_scheduler("second"));
     client.call(PING).unwrap();
     assert_eq!(client.id(), Some(scheduler.id()));
     assert_ne!(client.id(), Some(first));
@@ -90,6 +90,14 @@ fn another_scheduler_may_answer_where_one_has_answered_and_no_node_may() {
     client.call(PING).unwrap_err();
     let state = tempfile::tempdir().unwrap();
     scheduler.serve_with(fleet.node_identity(state.path()));
+    distrust(client.call(PING).unwrap_err());
+
+    // Nor may a scheduler answer where a node has.
+    let mut second = fleet.node(obliging());
+    let client = Node::connect(&second.addr(), &admin(&second)).unwrap();
+    second.crash();
+    client.call(PING).unwrap_err();
+    second.serve_with(fleet.further_scheduler("third"));
     distrust(client.call(PING).unwrap_err());
 }
 

@@ -67,7 +67,7 @@ impl Task {
             match next {
                 Next::Changes => self.take_changes(),
                 Next::KeepAlive => self.be_present(&client).await?,
-                Next::ReadAnew => watch = self.read_all(&client).await?,
+                Next::ReadAnew => watch = self.read_anew(&client).await?,
                 Next::Forget(forget) => self.forget(&client, forget).await?,
                 Next::Write => self.write_next(&client).await?,
                 Next::Settled => {
@@ -76,13 +76,20 @@ impl Task {
                 }
                 Next::Watch(Ok(Some(told))) => {
                     if !self.hear(told).await? {
-                        watch = self.read_all(&client).await?;
+                        watch = self.read_anew(&client).await?;
                     }
                 }
                 Next::Watch(Ok(None)) => return Err(ended("etcd has ended it".into())),
                 Next::Watch(Err(failure)) => return Err(failure),
             }
         }
+    }
+
+    /// Reads everything again. Meanwhile nobody hears of new members, so nothing is refused for good.
+    async fn read_anew(&mut self, client: &Client) -> Result<Streaming<WatchResponse>, Failure> {
+        self.settling.get_or_insert_with(Instant::now);
+        self.tell_read().await;
+        self.read_all(client).await
     }
 
     /// Reads everything and watches from there.
