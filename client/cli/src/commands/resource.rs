@@ -41,8 +41,12 @@ pub(super) fn find(
             Err(not_found(message))
         }
         ref several => Err(Failure::usage(format!(
-            "{} {kind}resources are named {name:?}, give the id: there {}",
+            "{} {kind}resources are named {name:?}, give the id{}: there {}",
             several.len(),
+            match node.is_scheduler() {
+                true => ", or --affinity required:resource=NAME for any of them",
+                false => "",
+            },
             list(several)
         ))),
     }
