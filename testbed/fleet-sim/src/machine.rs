@@ -15,7 +15,7 @@ use fabricbios_node::{
 };
 use fabricbios_wire::{Binding, Epoch, LeaseId, ResourceId, ResourceType};
 
-use crate::invariants::{Invariants, Watched};
+use crate::invariants::{Asks, Invariants, Watched};
 
 /// Cleaning takes at most so long.
 const CLEANING_MS: u64 = 50;
@@ -54,7 +54,7 @@ impl Disk {
     pub(crate) fn read(&self) -> Recovered {
         let mut contents = self.lock();
         contents.starts += 1;
-        contents.watched.starts();
+        contents.watched.starts(clock::now().boot);
         let is_first = contents.starts == 1;
         Recovered {
             epoch: Epoch(contents.starts),
@@ -67,8 +67,9 @@ impl Disk {
 
     fn write(&self, changes: Vec<Change>) -> Seq {
         let contents = &mut *self.lock();
+        let now = clock::now().boot;
         for change in changes {
-            contents.watched.changes(&change, &self.invariants);
+            contents.watched.changes(&change, now, &self.invariants);
             match change.value {
                 Some(value) => contents.records.insert(change.key, value),
                 None => contents.records.remove(&change.key),
@@ -78,14 +79,15 @@ impl Disk {
         Seq(contents.seq)
     }
 
-    /// A renewal of this lease reaches the node.
-    pub(crate) fn renews(&self, lease_id: LeaseId) {
-        self.lock().watched.renews(lease_id);
+    /// A request of this tenant about a lease reaches the node.
+    pub(crate) fn is_asked(&self, lease_id: LeaseId, tenant: &str, asks: Asks) {
+        self.lock().watched.is_asked(lease_id, tenant, asks);
     }
 
     /// Looks for leases that should be over.
     pub(crate) fn look_for_late(&self) {
-        self.lock().watched.look_for_late(&self.invariants);
+        let now = clock::now().boot;
+        self.lock().watched.look_for_late(now, &self.invariants);
     }
 
     /// What the journal says of leases, in order of their ids.

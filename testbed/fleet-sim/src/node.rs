@@ -36,7 +36,7 @@ use tokio::{
 };
 
 use crate::{
-    invariants::{Invariant, Invariants},
+    invariants::{Asks, Invariant, Invariants},
     machine::{Disk, Machine},
     switch::{Port, Switch},
 };
@@ -222,8 +222,12 @@ impl SimNode {
             &self.membership,
             limits(),
             Arc::new(move |asked| {
+                let by = &asked.principal.tenant;
                 match &asked.request {
-                    Request::LeaseRenew { lease_id, .. } => disk.renews(*lease_id),
+                    Request::LeaseRenew { lease_id, .. } => {
+                        disk.is_asked(*lease_id, by, Asks::Renewal);
+                    }
+                    Request::LeaseFree(id) => disk.is_asked(*id, by, Asks::End),
                     Request::LeaseAlloc(_) => drop(count.fetch_add(1, Ordering::Relaxed)),
                     _ => {}
                 }
