@@ -2,19 +2,20 @@
 # lab: two-vm etcd full timeout=600
 # covers: scheduler placement
 """Two nodes on two machines, a scheduler and its etcd: leases that the scheduler places are used by stock clients over RDMA
-and NVMe/TCP. Under their traffic etcd is killed, started again and stopped, and the scheduler is killed: the traffic goes on, leases
-are placed without etcd and got at a node without the scheduler, and each ends at its deadline."""
+and NVMe/TCP. Under their traffic etcd's disk stalls, etcd is killed, started again and stopped, and the scheduler is killed: the
+traffic goes on, leases are placed without etcd and got at a node without the scheduler, and each ends at its deadline."""
 import contextlib
 import os
 import pathlib
 import shutil
 import subprocess
 import tempfile
+import time
 
 import fabric
 from block import MIB, alloc, directory_pool, get, nqn_of, pattern, put, ready
 from checks import STOPPED_LATE_MS, length, skip, until
-from etcd import Scheduler
+from etcd import Disk, Scheduler, Stall
 from nvme_host import Fio, Watch, connect, disconnect, failed, gone
 from pair import CLIENT, NODE, granted, hear, hear_identity, link_device, run, say
 from perftest import Perftest
@@ -29,6 +30,9 @@ LEASE_BYTES, PERFTEST_BYTES = 65536, MIB
 LONG_SECS = 1800
 # Leases that end by their terms. A lease is in use long before, also where other programs have the processors.
 MEM_SECS, BLOCK_SECS = 30, 90
+# The lease of a scheduler's presence in etcd.
+PRESENCE_SECS = 30
+NEWCOMER_PORT, NEWCOMER_UDP_PORT = 5711, 5712
 PERFTEST = ("ib_write_bw", "-s", "65536", "-n", length("500", "100"))
 
 
@@ -63,12 +67,16 @@ def be_node(suite):
     say("admin", pathlib.Path(admin.identity).read_text(encoding="ascii"))
     say("blue", (place / "blue.identity").read_text(encoding="ascii"))
     before = fabric.resources()
-    with Scheduler(directory / "scheduler.identity", SCHEDULER) as scheduler:
+    disk = Disk()
+    with Scheduler(directory / "scheduler.identity", SCHEDULER, disk.place) as scheduler, contextlib.ExitStack() as stack:
+        stack.enter_context(disk)
+        stall = Stall(suite, disk, scheduler, lambda: stack.enter_context(newcomer(directory)))
         with fabric.Node(*node_flags(NODE, "--fabric-dir", str(directory)), address=NODE, mem_bytes=MEM_BYTES) as node:
             sign(admin, directory)
             orders = {"kill etcd": scheduler.etcd.kill, "start etcd": scheduler.etcd.start, "stop etcd": scheduler.etcd.stop,
                       "let etcd go on": scheduler.etcd.go_on, "kill the scheduler": scheduler.kill,
-                      "start the scheduler": scheduler.start_again}
+                      "start the scheduler": scheduler.start_again, "stall etcd's disk": stall.begin,
+                      "let etcd's disk go on": stall.end}
             obey(orders)
             suite.equal("the client's checks", "0 failed", hear("client-done"))
             suite.equal("no panic in a log", [], [line for line in node.lines + scheduler.lines if "panicked" in line])
@@ -82,6 +90,12 @@ def show_warnings(suite, *daemons):
     """After a failure, what these daemons have warned of."""
     for line in (line for daemon in daemons for line in daemon.lines if suite.failed and ("WARN" in line or "ERROR" in line)):
         print(f"   {line}", flush=True)
+
+
+def newcomer(directory):
+    """A second node on this machine, with memory alone."""
+    flags = ["--fabric-dir", str(directory), "--scheduler", SCHEDULER, "--fbmu-listen", f"{NODE}:{NEWCOMER_UDP_PORT}"]
+    return fabric.Node(*flags, address=NODE, port=NEWCOMER_PORT, mem_bytes=MEM_BYTES)
 
 
 def sign(admin, directory):
@@ -181,7 +195,7 @@ def be_client(suite):
         join(node, socket)
         fleet = Fleet(device, node, stack)
         fleet.wait_for_nodes(2)
-        for section in (placed, etcd_killed, etcd_stopped, scheduler_killed, blocks_end, given_back, away):
+        for section in (placed, etcd_disk_stalls, etcd_killed, etcd_stopped, scheduler_killed, blocks_end, given_back, away):
             suite.section(section, suite, fleet)
         suite.equal("no panic in the log", [], [line for line in node.lines if "panicked" in line])
         show_warnings(suite, node)
@@ -204,6 +218,33 @@ def placed(suite, fleet):
     fleet.watch, fleet.fio = use_blocks(suite, fleet.blocks)
     fleet.goes_on(suite, "blocks and memory")
     suite.equal("the scheduler lists the leases of both nodes", fleet.ids(), fleet.listed_leases())
+
+
+def etcd_disk_stalls(suite, fleet):
+    """While etcd's disk stalls for longer than its times, a node joins, and leases are placed, used and end; then etcd gets the record."""
+    name, (both, _) = "etcd's disk stalls", fleet.wait_for_nodes(2)
+    fleet.order("stall etcd's disk")
+    began = time.monotonic()
+    three, _ = fleet.wait_for_nodes(3)
+    fleet.goes_on(suite, name)
+    blocks = alloc(fleet.tenant, THIRD_OF_POOL, LONG_SECS)
+    suite.check(f"{name}: blocks are placed on the other node", blocks["node_id"] != fleet.blocks["node_id"], "another", blocks)
+    path = connect(blocks)
+    put(path, pattern("stalled", 65536))
+    suite.check(f"{name}: what was written is read", get(path, 65536) == pattern("stalled", 65536), "the same bytes")
+    disconnect(nqn_of(blocks))
+    fleet.tenant.free(blocks)
+    writes_to_the_end(suite, fleet, f"{name}, memory")
+    fleet.goes_on(suite, f"{name}, at the end")
+    suite.equal(f"{name}: node list", (three, []), fleet.listed())
+    suite.check(f"{name}: longer than the lease of the scheduler's presence", time.monotonic() - began > PRESENCE_SECS, PRESENCE_SECS)
+    fleet.order("let etcd's disk go on")
+    present, away = fleet.wait_for_nodes(2, away=1)
+    suite.equal("etcd's disk goes on: who had joined and stopped is away", (both, [it for it in three if it not in both]), (present, away))
+    # etcd has a record of it: else the scheduler refused this.
+    fleet.operator.ask("node", "forget", away[0][1])
+    suite.equal("etcd's disk goes on: node list without who is forgotten", (both, []), fleet.wait_for_nodes(2))
+    suite.equal("etcd's disk goes on: the leases of the traffic are there", fleet.ids(), fleet.listed_leases())
 
 
 def etcd_killed(suite, fleet):
