@@ -9,7 +9,7 @@ use std::{
 use fabricbios_fabric::Fabric;
 use fabricbios_wire::{Announced, FlatEntry};
 use tokio::{
-    sync::oneshot,
+    sync::{oneshot, watch},
     task::JoinHandle,
     time::{MissedTickBehavior, interval, timeout},
 };
@@ -21,6 +21,8 @@ const LIFETIME_SECS: u16 = 30;
 /// An ANNOUNCE at each of the first seconds, and then each so many.
 const FIRST_SECS: u64 = 3;
 const EVERY_SECS: u64 = 10;
+/// Other resources are announced so long after the ANNOUNCE before.
+const CHANGED_SECS: u64 = 3;
 /// How long a stop waits for the WITHDRAW to be sent.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -64,13 +66,39 @@ impl Announcing {
         listen: SocketAddr,
         entries: Vec<FlatEntry>,
     ) -> Result<Self, CannotAnnounce> {
+        // They never change.
+        let (_tell, entries) = watch::channel(entries);
         let places = Places::open_all(interfaces, &[Hears::Group])?;
+        Self::start_in(places, fabric, listen, entries)
+    }
+
+    /// The same with resources that change, which those who ask learn at once, and the others 3 s later. An interface that
+    /// has no socket is told in the log, and tried again.
+    ///
+    /// # Errors
+    /// If none of the interfaces has a socket, or the identity cannot sign.
+    pub fn follow(
+        interfaces: &[String],
+        fabric: Arc<Fabric>,
+        listen: SocketAddr,
+        entries: watch::Receiver<Vec<FlatEntry>>,
+    ) -> Result<Self, CannotAnnounce> {
+        let places = Places::open(interfaces, &[Hears::Group])?;
+        Self::start_in(places, fabric, listen, entries)
+    }
+
+    fn start_in(
+        places: Places,
+        fabric: Arc<Fabric>,
+        listen: SocketAddr,
+        entries: watch::Receiver<Vec<FlatEntry>>,
+    ) -> Result<Self, CannotAnnounce> {
         let is_reachable = |link: &Link| reachable(listen, link.address()).is_some();
         if let Some(interface) = places.without(is_reachable) {
             return Err(CannotAnnounce::Nowhere { interface, listen });
         }
         let mut speaker = Speaker::new(fabric, Moment::now());
-        speaker.announce(&offer(&entries, listen), Moment::now())?;
+        speaker.announce(&offer(&entries.borrow(), listen), Moment::now())?;
         let task = Task {
             places,
             speaker,
@@ -99,22 +127,26 @@ struct Task {
     places: Places,
     speaker: Speaker,
     listen: SocketAddr,
-    entries: Vec<FlatEntry>,
+    entries: watch::Receiver<Vec<FlatEntry>>,
 }
 
 impl Task {
     async fn run(mut self, mut stopped: oneshot::Receiver<()>) {
         let mut ticks = interval(Duration::from_secs(1));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut tick: u64 = 0;
+        let (mut tick, mut last): (u64, u64) = (0, 0);
         loop {
             tokio::select! {
                 // Also if whoever could stop it is gone.
                 _ = &mut stopped => break,
                 _ = ticks.tick() => {
-                    if tick < FIRST_SECS || tick.is_multiple_of(EVERY_SECS) {
+                    let is_due = tick < FIRST_SECS || tick.is_multiple_of(EVERY_SECS);
+                    // Whoever could change them may be gone.
+                    let have_changed = self.entries.has_changed().unwrap_or(false);
+                    if is_due || have_changed && tick - last >= CHANGED_SECS {
                         self.places.refresh();
                         self.announce().await;
+                        last = tick;
                     }
                     tick += 1;
                 }
@@ -133,9 +165,10 @@ impl Task {
             listen,
             entries,
         } = self;
+        let entries = entries.borrow_and_update().clone();
         let announce = |link: &Link| {
             let endpoint = reachable(*listen, link.address())?;
-            let announce = speaker.announce(&offer(entries, endpoint), Moment::now());
+            let announce = speaker.announce(&offer(&entries, endpoint), Moment::now());
             announce
                 .inspect_err(|why| tracing::warn!(%why, "the ANNOUNCE"))
                 .ok()
@@ -151,7 +184,7 @@ impl Task {
         let Some(endpoint) = reachable(self.listen, link.address()) else {
             return;
         };
-        let offer = offer(&self.entries, endpoint);
+        let offer = offer(&self.entries.borrow(), endpoint);
         let (bytes, hop_limit) = (&arrived.bytes, arrived.hop_limit);
         let answer = self.speaker.answer(bytes, hop_limit, &offer, Moment::now());
         if let Ok(answer) = answer {

@@ -28,10 +28,22 @@ pub use speaker::{CannotSpeak, Speaker, Unanswered};
 
 use std::time::{Duration, Instant, SystemTime};
 
+use fabricbios_wire::{FlatEntry, ResourceType, Solicit};
+
 /// The hop limit of every datagram: what arrives with another one has come through a router.
 pub const HOP_LIMIT: u8 = 255;
 /// The largest difference between the clocks of the machines of a fabric.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(3_600);
+
+/// Whether who has these entries is looked for with this type, or as a node.
+fn is_wanted(wanted: ResourceType, entries: &[FlatEntry]) -> bool {
+    let mut types = entries.iter().map(|it| it.resource_type);
+    match wanted {
+        // One that has nothing is a node too.
+        Solicit::NODES => !types.any(|it| it == ResourceType::Scheduler),
+        wanted => types.any(|it| it == wanted),
+    }
+}
 
 /// A moment, on both clocks.
 #[derive(Clone, Copy, Debug)]

@@ -9,12 +9,12 @@ use std::{
 
 use fabricbios_fabric::{FileProblem, Verified, Verifier};
 use fabricbios_wire::{
-    Announced, Discovery, Epoch, NodeId, ResourceType, Role, Signed, Solicit, Told,
+    Announced, Discovery, Epoch, FlatEntry, NodeId, ResourceType, Role, Signed, Solicit, Told,
     decode_discovery, discovery_message,
 };
 use sha2::{Digest, Sha256};
 
-use crate::{CLOCKS_DIFFER, HOP_LIMIT, Moment, link::Arrived, pace::Pace};
+use crate::{CLOCKS_DIFFER, HOP_LIMIT, Moment, is_wanted, link::Arrived, pace::Pace};
 
 /// Senders that a receiver remembers.
 pub const KNOWN_MAX: usize = 64;
@@ -25,7 +25,7 @@ const STRANGERS: (Duration, u32) = (Duration::from_millis(100), 20);
 /// Datagrams of one known sender: one each 500 ms, after 4 at once. Each is one verification.
 const OF_ONE: (Duration, u32) = (Duration::from_millis(500), 4);
 
-/// Listens for members with resources of one type.
+/// Listens for members with resources of one type, or for nodes.
 #[derive(Debug)]
 pub struct Listener {
     verifier: Verifier,
@@ -46,7 +46,8 @@ struct Known {
     last: (Epoch, u64),
     /// The nonce of the last SOLICIT of ours that it has answered.
     answered: u64,
-    http_port: Option<u16>,
+    entries: Vec<FlatEntry>,
+    has_more: bool,
     /// Where it is, each until its ANNOUNCE is over; those that do not leave the link last.
     addresses: Vec<(SocketAddr, Instant)>,
     /// When the last one is over.
@@ -61,14 +62,27 @@ pub struct Found {
     pub id: NodeId,
     /// Where to connect: hints. Those that do not leave the link come last.
     pub addresses: Vec<SocketAddr>,
+    /// What it has, as it told last; of a scheduler one entry.
+    pub entries: Vec<FlatEntry>,
+    /// Whether it has more than these.
+    pub has_more: bool,
+}
+
+impl Found {
     /// Where it serves HTTP, if it does and is a scheduler.
-    pub http_port: Option<u16>,
+    #[must_use]
+    pub fn http_port(&self) -> Option<u16> {
+        let mut entries = self.entries.iter();
+        let of_scheduler = entries.find(|it| it.resource_type == ResourceType::Scheduler)?;
+        let port = u16::try_from(of_scheduler.capacity).ok();
+        port.filter(|it| *it != 0)
+    }
 }
 
 /// Whether a datagram has changed who is there, or where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
-    /// A member is there, or at another place.
+    /// A member is there, at another place, or with other resources.
     Came(NodeId),
     /// A member is still there.
     GoesOn(NodeId),
@@ -114,7 +128,7 @@ impl From<FileProblem> for Ignored {
 }
 
 impl Listener {
-    /// Listens for members of this fabric.
+    /// Listens for members of this fabric with resources of this type; [`Solicit::NODES`]: for its nodes.
     #[must_use]
     pub fn new(verifier: Verifier, wanted: ResourceType) -> Self {
         let (every, burst) = STRANGERS;
@@ -190,10 +204,7 @@ impl Listener {
             return Err(Ignored::OtherFabric);
         }
         if let Some(offer) = &told.offer
-            && !offer
-                .entries
-                .iter()
-                .any(|it| it.resource_type == self.wanted)
+            && !is_wanted(self.wanted, &offer.entries)
         {
             return Err(Ignored::OtherType);
         }
@@ -263,7 +274,8 @@ impl Listener {
             certificate,
             last: (Epoch(0), 0),
             answered: 0,
-            http_port: None,
+            entries: Vec::new(),
+            has_more: false,
             addresses: Vec::new(),
             until: now.monotonic,
             pace: Pace::new(every, burst),
@@ -302,7 +314,7 @@ impl Known {
 
     fn take(&mut self, offer: &Announced, interface: u32, now: Instant) {
         let address = address(offer, interface);
-        self.http_port = http_port(offer);
+        (self.entries, self.has_more) = (offer.entries.clone(), offer.has_more);
         self.addresses
             .retain(|(it, until)| *it != address && *until > now);
         while self.addresses.len() >= ADDRESSES_MAX {
@@ -333,20 +345,24 @@ impl Known {
         (!addresses.is_empty()).then_some(Found {
             id: self.member.id,
             addresses,
-            http_port: self.http_port,
+            entries: self.entries.clone(),
+            has_more: self.has_more,
         })
     }
 }
 
 /// A scheduler announces schedulers only, that is itself; a node its resources, which are never schedulers.
 fn check_role(role: Role, offer: Option<&Announced>) -> Result<(), Ignored> {
-    let is_scheduler = match role {
-        Role::Scheduler => true,
-        Role::Node => false,
-        Role::Tenant | Role::Operator => return Err(Ignored::Role(role)),
+    let is_of_scheduler = |it: &FlatEntry| it.resource_type == ResourceType::Scheduler;
+    let suits = match (role, offer) {
+        (Role::Scheduler | Role::Node, None) => true,
+        (Role::Scheduler, Some(Announced { entries, .. })) => {
+            !entries.is_empty() && entries.iter().all(is_of_scheduler)
+        }
+        (Role::Node, Some(offer)) => !offer.entries.iter().any(is_of_scheduler),
+        (Role::Tenant | Role::Operator, _) => false,
     };
-    let mut entries = offer.iter().flat_map(|it| &it.entries);
-    match entries.all(|it| (it.resource_type == ResourceType::Scheduler) == is_scheduler) {
+    match suits {
         true => Ok(()),
         false => Err(Ignored::Role(role)),
     }
@@ -361,12 +377,4 @@ fn address(offer: &Announced, interface: u32) -> SocketAddr {
         }
         _ => address,
     }
-}
-
-fn http_port(offer: &Announced) -> Option<u16> {
-    let mut entries = offer.entries.iter();
-    let of_scheduler = entries.find(|it| it.resource_type == ResourceType::Scheduler)?;
-    u16::try_from(of_scheduler.capacity)
-        .ok()
-        .filter(|it| *it != 0)
 }

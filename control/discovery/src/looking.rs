@@ -13,12 +13,14 @@ use tokio::{
 use crate::{Found, LinkError, Listener, Moment, News, link::Hears, places::Places};
 
 /// A SOLICIT at each of the first seconds, then each so many while nobody is found, and more rarely all the time: the answer
-/// of a member counts even if its clock was set back when it started anew.
+/// of a member counts even if its clock was set back when it started anew. Who only asks, and so not for long, does so each
+/// second: of many members the answers that were too many come again.
 const FIRST_SECS: u64 = 3;
 const EVERY_SECS: u64 = 10;
 const ALWAYS_SECS: u64 = 60;
 
-/// Somebody who looks for members with resources of one type, until this is dropped.
+/// Somebody who looks for members with resources of one type, or for nodes ([`fabricbios_wire::Solicit::NODES`]), until
+/// this is dropped.
 #[derive(Debug)]
 pub struct Looking {
     found: watch::Receiver<Vec<Found>>,
@@ -44,10 +46,10 @@ impl Looking {
     ) -> Result<Self, LinkError> {
         let listener = Listener::new(verifier, wanted);
         let places = Places::open(interfaces, &[Hears::Group, Hears::Own])?;
-        Ok(Self::start_in(places, listener))
+        Ok(Self::start_in(places, listener, FIRST_SECS))
     }
 
-    /// Asks on these interfaces, and takes only answers to its own questions: of many on one machine each gets its own, and
+    /// Asks on these interfaces each second, and takes only answers to its own questions: of many on one machine each gets its own, and
     /// what was said before to somebody else is none.
     ///
     /// # Errors
@@ -59,14 +61,14 @@ impl Looking {
     ) -> Result<Self, LinkError> {
         let listener = Listener::new(verifier, wanted).only_answers();
         let places = Places::open_all(interfaces, &[Hears::Own])?;
-        Ok(Self::start_in(places, listener))
+        Ok(Self::start_in(places, listener, u64::MAX))
     }
 
-    fn start_in(places: Places, listener: Listener) -> Self {
+    fn start_in(places: Places, listener: Listener, first_secs: u64) -> Self {
         let (tell, found) = watch::channel(Vec::new());
         Self {
             found,
-            task: tokio::spawn(run(places, listener, tell)),
+            task: tokio::spawn(run(places, listener, first_secs, tell)),
         }
     }
 
@@ -83,7 +85,12 @@ impl Looking {
     }
 }
 
-async fn run(mut places: Places, mut listener: Listener, tell: watch::Sender<Vec<Found>>) {
+async fn run(
+    mut places: Places,
+    mut listener: Listener,
+    first_secs: u64,
+    tell: watch::Sender<Vec<Found>>,
+) {
     let mut ticks = interval(Duration::from_secs(1));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut tick: u64 = 0;
@@ -95,7 +102,7 @@ async fn run(mut places: Places, mut listener: Listener, tell: watch::Sender<Vec
                     places.refresh();
                 }
                 let asks = is_due && tell.borrow().is_empty() || tick.is_multiple_of(ALWAYS_SECS);
-                if tick < FIRST_SECS || asks {
+                if tick < first_secs || asks {
                     let solicit = nonce().map(|it| listener.solicit(it));
                     places.send(|_| solicit.clone()).await;
                 }

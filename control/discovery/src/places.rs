@@ -87,10 +87,11 @@ impl Places {
         (places, failed)
     }
 
-    /// The first interface of which no link is like this.
+    /// The first interface of which no link is like this, among those that have some.
     pub(crate) fn without(&self, is_such: impl Fn(&Link) -> bool) -> Option<String> {
         let mut all = self.all.iter();
-        let found = all.find(|it| !it.links.iter().any(|link| is_such(link)));
+        let found =
+            all.find(|it| it.opened.is_some() && !it.links.iter().any(|link| is_such(link)));
         found.map(|it| it.name.clone())
     }
 

@@ -1,17 +1,18 @@
 //! Signs what a member tells of itself, and answers who asks.
 
 use std::{
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use fabricbios_fabric::{Fabric, FileProblem};
 use fabricbios_wire::{
-    Announced, Discovery, Epoch, Solicit, Told, decode_discovery, discovery_message,
-    sealed_discovery,
+    Announced, Discovery, Epoch, FlatEntry, ResourceType, Solicit, Told, decode_discovery,
+    discovery_message, sealed_discovery,
 };
 
-use crate::{HOP_LIMIT, Moment, pace::Pace};
+use crate::{HOP_LIMIT, Moment, is_wanted, pace::Pace};
 
 /// Answers to SOLICIT, each of which is a signature: one each 20 ms, after 50 at once.
 const ANSWERS: (Duration, u32) = (Duration::from_millis(20), 50);
@@ -73,7 +74,7 @@ impl Speaker {
         }
     }
 
-    /// An ANNOUNCE. Of the entries as many as fit; the flag *more* says that there are others.
+    /// An ANNOUNCE. Of the entries as many as fit, one of each type first; the flag *more* says that there are others.
     ///
     /// # Errors
     /// If the identity cannot sign it.
@@ -125,8 +126,7 @@ impl Speaker {
         if asked.fabric != self.fabric.id().0 {
             return Err(Unanswered::OtherFabric);
         }
-        let mut types = offer.entries.iter().map(|it| it.resource_type);
-        if !types.any(|it| it == asked.resource_type) {
+        if !is_wanted(asked.resource_type, &offer.entries) {
             return Err(Unanswered::OtherType);
         }
         match self.answers.take(now) {
@@ -165,7 +165,25 @@ fn fitted(offer: &Announced, certificate: usize) -> Announced {
     let most = Announced::entries_beside(certificate).max(1);
     Announced {
         has_more: offer.has_more || offer.entries.len() > most,
-        entries: offer.entries.iter().take(most).copied().collect(),
+        entries: of_each_type_first(&offer.entries, most),
         ..offer.clone()
     }
+}
+
+/// So many of the entries, in their order: the first of each type goes before the second ones, and so on.
+fn of_each_type_first(entries: &[FlatEntry], most: usize) -> Vec<FlatEntry> {
+    let mut counts = BTreeMap::<ResourceType, usize>::new();
+    let of_type = entries.iter().map(|it| {
+        let count = counts.entry(it.resource_type).or_default();
+        *count += 1;
+        *count
+    });
+    let mut order: Vec<(usize, usize)> = of_type.zip(0..).collect();
+    order.sort_unstable();
+    order.truncate(most);
+    let is_in = |at: usize| order.iter().any(|it| it.1 == at);
+    let all = entries.iter().enumerate();
+    all.filter(|(at, _)| is_in(*at))
+        .map(|(_, it)| *it)
+        .collect()
 }

@@ -63,6 +63,12 @@ impl World {
         Speaker::new(Arc::clone(&self.scheduler), at)
     }
 
+    /// A node with a CA of its own.
+    fn node(&self) -> Arc<Fabric> {
+        let state = self.root.path().join("node");
+        Arc::new(Fabric::open_or_create(&state, self.begin.wall).unwrap())
+    }
+
     /// Another scheduler of the same name and another CA.
     fn foreign(&self) -> Arc<Fabric> {
         let path = self.root.path().join("foreign");
@@ -136,7 +142,7 @@ fn a_scheduler_is_found_until_its_announcement_is_over() {
     );
     let at = |secs| listener.found(world.secs(secs).monotonic);
     assert_eq!(addresses(&at(39)), ["192.0.2.1:5704", "[fe80::1%3]:5704"]);
-    assert_eq!((at(39)[0].id, at(39)[0].http_port), (id, None));
+    assert_eq!((at(39)[0].id, at(39)[0].http_port()), (id, None));
     assert_eq!(addresses(&at(40)), ["[fe80::1%3]:5704"]);
     assert_eq!(at(41), []);
 }
@@ -202,8 +208,7 @@ fn another_ca_another_role_and_an_ended_certificate_are_refused() {
 #[test]
 fn a_node_announces_resources_and_is_no_scheduler() {
     let world = World::new();
-    let state = world.root.path().join("node");
-    let node = Arc::new(Fabric::open_or_create(&state, world.begin.wall).unwrap());
+    let node = world.node();
     let verifier = || Verifier::new(&node.present().unwrap().ca).unwrap();
     let mut speaker = Speaker::new(Arc::clone(&node), world.begin);
     let posing = speaker.announce(&offer(), world.begin).unwrap();
@@ -219,11 +224,138 @@ fn a_node_announces_resources_and_is_no_scheduler() {
     assert_eq!(refused, Err(Ignored::OtherType));
 }
 
+/// Who says that a scheduler is a node, or a node a scheduler, is believed in neither.
+#[test]
+fn the_role_of_the_certificate_must_suit_every_entry() {
+    let world = World::new();
+    let entries = [
+        Vec::new(),
+        vec![SCHEDULER],
+        vec![ResourceType::Mem],
+        vec![ResourceType::Mem, SCHEDULER],
+    ];
+    let node = world.node();
+    for (fabric, role, suiting) in [
+        (&world.scheduler, Role::Scheduler, &entries[1]),
+        (&node, Role::Node, &entries[2]),
+    ] {
+        for types in &entries {
+            for wanted in [SCHEDULER, Solicit::NODES, ResourceType::Mem] {
+                let verifier = Verifier::new(&fabric.present().unwrap().ca).unwrap();
+                let mut listener = Listener::new(verifier, wanted);
+                let offer = Announced {
+                    entries: types.iter().map(|it| entry(*it)).collect(),
+                    ..offer()
+                };
+                let mut speaker = Speaker::new(Arc::clone(fabric), world.begin);
+                let bytes = speaker.announce(&offer, world.begin).unwrap();
+                let heard = listener.hear(&arrived(&bytes), world.begin);
+                let suits = types == suiting || types.is_empty() && role == Role::Node;
+                match heard {
+                    Ok(News::Came(id)) => assert!(suits && id == fabric.node_id()),
+                    Err(Ignored::OtherType) => {}
+                    Err(Ignored::Role(of)) => assert!(!suits && of == role, "{types:?}"),
+                    other => panic!("{other:?}"),
+                }
+                let is_taken = heard.is_ok();
+                let is_looked_for = match wanted {
+                    Solicit::NODES => !types.contains(&SCHEDULER),
+                    wanted => types.contains(&wanted),
+                };
+                assert_eq!(
+                    is_taken,
+                    suits && is_looked_for,
+                    "{role} {types:?} {wanted}"
+                );
+                assert_eq!(
+                    listener.found(world.begin.monotonic).len(),
+                    usize::from(is_taken)
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn who_looks_for_nodes_learns_what_each_has_now() {
+    let world = World::new();
+    let node = world.node();
+    let verifier = Verifier::new(&node.present().unwrap().ca).unwrap();
+    let mut listener = Listener::new(verifier, Solicit::NODES);
+    let mut speaker = Speaker::new(Arc::clone(&node), world.begin);
+    let solicit = listener.solicit(1);
+    for available in [7, 7, 3] {
+        let mut memory = offer_at("192.0.2.1:5701", ResourceType::Mem);
+        memory.entries[0].available = available;
+        let bytes = speaker.announce(&memory, world.begin).unwrap();
+        listener.hear(&arrived(&bytes), world.begin).unwrap();
+        let [found] = &listener.found(world.begin.monotonic)[..] else {
+            panic!("none is found");
+        };
+        assert_eq!(
+            (found.id, &found.entries),
+            (node.node_id(), &memory.entries)
+        );
+        assert_eq!((found.has_more, found.http_port()), (false, None));
+    }
+    // A node answers, whatever it has; and no scheduler does.
+    let nothing = Announced {
+        entries: Vec::new(),
+        ..offer()
+    };
+    for (offer, answers) in [
+        (offer_at("192.0.2.1:5701", ResourceType::Gpu), true),
+        (nothing, true),
+        (offer(), false),
+    ] {
+        let answer = speaker.answer(&solicit, HOP_LIMIT, &offer, world.begin);
+        assert_eq!(answer.is_ok(), answers, "{answer:?}");
+    }
+    let schedulers = Listener::new(
+        Verifier::new(&node.present().unwrap().ca).unwrap(),
+        SCHEDULER,
+    )
+    .solicit(1);
+    let answer = speaker.answer(
+        &schedulers,
+        HOP_LIMIT,
+        &offer_at("192.0.2.1:5701", ResourceType::Mem),
+        world.begin,
+    );
+    assert_eq!(answer, Err(Unanswered::OtherType));
+}
+
+#[test]
+fn of_many_resources_one_of_each_type_is_announced() {
+    let world = World::new();
+    let mut speaker = Speaker::new(world.node(), world.begin);
+    let types = [
+        [ResourceType::Mem; 20],
+        [ResourceType::Gpu; 20],
+        [ResourceType::Net; 20],
+    ];
+    let entries: Vec<FlatEntry> = { types.concat().into_iter().zip(1..) }
+        .map(|(it, id)| FlatEntry {
+            resource_id: ResourceId(id),
+            ..entry(it)
+        })
+        .collect();
+    let bytes = speaker
+        .announce(&Announced { entries, ..offer() }, world.begin)
+        .unwrap();
+    let Ok(Discovery::Signed(signed)) = decode_discovery(&bytes) else {
+        panic!("{bytes:?}");
+    };
+    let told = signed.told.offer.unwrap();
+    let ids: Vec<u128> = told.entries.iter().map(|it| it.resource_id.0).collect();
+    assert_eq!(ids, [1, 2, 3, 4, 21, 22, 23, 24, 41, 42, 43, 44]);
+    assert!(told.has_more);
+}
+
 #[test]
 fn of_13_resources_12_are_announced_and_a_flag_says_that_there_are_more() {
     let world = World::new();
-    let state = world.root.path().join("node");
-    let node = Arc::new(Fabric::open_or_create(&state, world.begin.wall).unwrap());
+    let node = world.node();
     let verifier = Verifier::new(&node.present().unwrap().ca).unwrap();
     let mut listener = Listener::new(verifier, ResourceType::Mem);
     let mut speaker = Speaker::new(node, world.begin);

@@ -6,7 +6,8 @@ use std::{net::SocketAddr, sync::Arc, time::SystemTime};
 
 use fabricbios_discovery::{Announcing, Looking};
 use fabricbios_fabric::{Fabric, FabricDirectory, Verifier};
-use fabricbios_wire::{FlatEntry, ResourceId, ResourceType};
+use fabricbios_wire::{FlatEntry, ResourceId, ResourceType, Solicit};
+use tokio::sync::watch;
 
 const LISTEN: &str = "127.0.0.1:5704";
 
@@ -47,6 +48,41 @@ async fn a_scheduler_is_found_by_all_who_look_and_is_gone_when_it_stops() {
     announcing.stop().await;
     let mut changes = node.changes();
     changes.wait_for(Vec::is_empty).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_node_is_found_with_what_it_has_now() {
+    let root = tempfile::tempdir().unwrap();
+    let fabric = Arc::new(Fabric::open_or_create(root.path(), SystemTime::now()).unwrap());
+    let id = fabric.node_id();
+    let verifier = || Verifier::new(&fabric.present().unwrap().ca).unwrap();
+    let lo = ["lo".to_owned()];
+    let memory = |available| {
+        vec![FlatEntry {
+            resource_type: ResourceType::Mem,
+            capacity: 9,
+            available,
+            ..scheduler()[0]
+        }]
+    };
+    // One of the interfaces is not there yet.
+    let both = ["no-such-link", "lo"].map(str::to_owned);
+    let listening = Looking::start(&lo, verifier(), Solicit::NODES).unwrap();
+    let asking = Looking::ask(&lo, verifier(), Solicit::NODES).unwrap();
+    let (tell, entries) = watch::channel(memory(9));
+    let listen: SocketAddr = LISTEN.parse().unwrap();
+    let announcing = Announcing::follow(&both, Arc::clone(&fabric), listen, entries).unwrap();
+    for available in [9, 4] {
+        tell.send_replace(memory(available));
+        for looking in [&listening, &asking] {
+            let mut changes = looking.changes();
+            let now =
+                changes.wait_for(|all| matches!(&all[..], [it] if it.entries == memory(available)));
+            assert_eq!(now.await.unwrap()[0].id, id);
+        }
+    }
+    announcing.stop().await;
+    listening.changes().wait_for(Vec::is_empty).await.unwrap();
 }
 
 #[tokio::test]

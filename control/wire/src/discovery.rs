@@ -51,7 +51,7 @@ pub enum Discovery<'a> {
     Signed(Signed<'a>),
 }
 
-/// SOLICIT: who of this fabric has resources of this type?
+/// SOLICIT: who of this fabric has resources of this type? See also [`Solicit::NODES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct Solicit {
@@ -117,6 +117,9 @@ pub fn discovery_message(covered: &[u8]) -> Vec<u8> {
 }
 
 impl Solicit {
+    /// In the place of a type: every node, whatever it has, and no scheduler.
+    pub const NODES: ResourceType = ResourceType::Unknown(0);
+
     /// The datagram.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {

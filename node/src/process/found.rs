@@ -128,11 +128,11 @@ mod tests {
         let id = NodeId([1; 32]);
         let found = |texts: &[&str]| {
             let addresses = texts.iter().map(|it| it.parse().unwrap()).collect();
-            let http_port = None;
             [Found {
                 id,
                 addresses,
-                http_port,
+                entries: Vec::new(),
+                has_more: false,
             }]
         };
         let [one, other, of_link] = ["192.0.2.1:5704", "198.51.100.1:5704", "[fe80::1%3]:5704"];

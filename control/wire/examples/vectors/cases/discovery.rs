@@ -70,6 +70,7 @@ pub(crate) fn datagrams(c: &mut Vec<Case>) {
     case("announce_more", "a node with more than twelve resources", sealed(&told(Some(node)), CERTIFICATE));
     case("withdraw", "a sender that stops", sealed(&told(None), CERTIFICATE));
     case("solicit", "who is a scheduler of this fabric?", solicit().encode());
+    case("solicit_nodes", "which nodes are there?", Solicit { resource_type: Solicit::NODES, ..solicit() }.encode());
 }
 
 #[rustfmt::skip] // One case a line.
