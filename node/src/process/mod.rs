@@ -3,6 +3,7 @@
 //! [`program`] has the subcommands, [`run`] the start and the signals, [`service`] the order in which the parts of a
 //! node start.
 
+mod announced;
 pub mod check;
 pub mod clock;
 pub(crate) mod descriptors;

@@ -25,7 +25,7 @@ use crate::{
 /// Shortest time between two reports: what changes meanwhile is in one report.
 pub(super) const EVERY: Duration = Duration::from_millis(50);
 /// The health of hardware changes without a word: the node looks this often.
-const LOOK: Duration = Duration::from_secs(5);
+pub(super) const LOOK: Duration = Duration::from_secs(5);
 /// A report that says nothing new follows so long after the one before: a scheduler that has heard another node with a
 /// copy of this node's key hears this one again.
 const AGAIN: Duration = Duration::from_secs(30);
@@ -251,8 +251,16 @@ impl Reporter {
             .await
     }
 
-    /// Asks the driver. `None`: it has stopped.
     async fn inventory(&self) -> Option<Result<ResourceInventory, Refusal>> {
+        match self.ask(InventoryForm::Structured).await? {
+            Ok(Reply::Inventory(inventory)) => Some(Ok(inventory)),
+            Ok(_) => None,
+            Err(refusal) => Some(Err(refusal)),
+        }
+    }
+
+    /// Asks the driver for an inventory. `None`: it has stopped.
+    pub(super) async fn ask(&self, form: InventoryForm) -> Option<Result<Reply, Refusal>> {
         let (reply, answer) = oneshot::channel();
         let input = Input::Request {
             requester: Requester {
@@ -262,14 +270,10 @@ impl Reporter {
                 reply,
             },
             role: Role::Operator,
-            request: Request::GetInventory(InventoryForm::Structured),
+            request: Request::GetInventory(form),
         };
         pass_on(&self.driver, None, input);
-        match answer.await.ok()? {
-            Ok(Reply::Inventory(inventory)) => Some(Ok(inventory)),
-            Ok(_) => None,
-            Err(refusal) => Some(Err(refusal)),
-        }
+        answer.await.ok()
     }
 }
 

@@ -42,7 +42,7 @@ pub struct Service {
     driver: Sender<Input>,
     stopped: oneshot::Receiver<io::Result<Vec<LeaseId>>>,
     settled: Option<oneshot::Receiver<()>>,
-    /// The reports to schedulers.
+    /// The reports to schedulers, and the announcements.
     reports: JoinSet<()>,
 }
 
@@ -103,7 +103,8 @@ impl Service {
             .with_settled_signal(tell_settled)
             .with_changes(changes);
         let mut reports = JoinSet::new();
-        if !settings.scheduler.is_empty() || !settings.discover.is_empty() {
+        let links = settings.discover.len() + settings.announce.len();
+        if !settings.scheduler.is_empty() || links > 0 {
             let (tell_changed, changed) = watch::channel(());
             new = new.with_change_signal(tell_changed);
             let reporter = Reporter {
@@ -119,7 +120,10 @@ impl Service {
                 reports.spawn(reporter.clone().run(scheduler.to_string()));
             }
             if !settings.discover.is_empty() {
-                reports.spawn(reporter.run_found(settings.discover.clone()));
+                reports.spawn(reporter.clone().run_found(settings.discover.clone()));
+            }
+            if !settings.announce.is_empty() {
+                reports.spawn(reporter.announce(settings.announce.clone()));
             }
         }
         let stopped = drive(new)?;
@@ -148,7 +152,7 @@ impl Service {
 
     /// Starts to revoke every lease; [`Service::stopped`] returns when all leases are over.
     pub fn drain(&mut self) {
-        // A node that grants nothing is no candidate: its connections to schedulers end.
+        // A node that grants nothing is no candidate: its connections to schedulers end, and it withdraws.
         self.reports.abort_all();
         self.driver.notify(Input::Drain);
     }

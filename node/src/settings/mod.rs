@@ -48,6 +48,11 @@ pub struct Settings {
     #[arg(long, value_name = "IFACE", value_parser = interface)]
     pub discover: Vec<String>,
 
+    /// An interface on whose link the node announces itself, its resources and what is available, to its fabric, so that
+    /// `fabricctl discover` finds it (UDP 5705, multicast); may repeat [default: none].
+    #[arg(long, value_name = "IFACE", value_parser = interface)]
+    pub announce: Vec<String>,
+
     /// What endpoints say when the node listens on a wildcard [default: the address that the client
     /// reached].
     #[arg(long, value_name = "IP", value_parser = advertise)]

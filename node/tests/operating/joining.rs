@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 
 use crate::{both_go_on, daemon::*, keeping, lease_both};
 
-fn fabric(place: &Place) -> FabricDirectory {
+pub(crate) fn fabric(place: &Place) -> FabricDirectory {
     fabric_in(place, "fabric")
 }
 
@@ -17,7 +17,7 @@ fn fabric_in(place: &Place, directory: &str) -> FabricDirectory {
     FabricDirectory::init(&place.at(directory), SystemTime::now()).unwrap()
 }
 
-fn text(output: &Output) -> String {
+pub(crate) fn text(output: &Output) -> String {
     let (out, err) = (&output.stdout, &output.stderr);
     format!(
         "{}{}",
@@ -27,7 +27,7 @@ fn text(output: &Output) -> String {
 }
 
 /// Asks for a certificate as the node does, and signs it into this file.
-fn signed(place: &Place, fabric: &FabricDirectory, answer: &str) {
+pub(crate) fn signed(place: &Place, fabric: &FabricDirectory, answer: &str) {
     let request = place.run(&["node-request", "--state-dir=state"]);
     assert!(request.status.success(), "{}", text(&request));
     let request = String::from_utf8(request.stdout).unwrap();
@@ -38,7 +38,7 @@ fn signed(place: &Place, fabric: &FabricDirectory, answer: &str) {
     fs::write(place.at(answer), signed.pem).unwrap();
 }
 
-fn accept(place: &Place, answer: &str) -> Output {
+pub(crate) fn accept(place: &Place, answer: &str) -> Output {
     accept_as(place, answer, &[])
 }
 

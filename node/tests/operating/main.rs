@@ -6,6 +6,7 @@
     reason = "a test that cannot go on says why"
 )]
 
+mod announced;
 mod check;
 mod daemon;
 mod descriptors;

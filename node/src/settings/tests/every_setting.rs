@@ -33,6 +33,12 @@ const VALUES: &[Values] = &[
         &["", "a/b", "two words", "sixteen-bytes-is"],
         "eth0",
     ),
+    (
+        "announce",
+        &["eth0", "enp1s0f0np0"],
+        &["", "a/b", "two words", "sixteen-bytes-is"],
+        "eth0",
+    ),
     ("fabric-dir", &["/etc/fabric", "fabric"], &[""], "fabric"),
     (
         "connections-max",
