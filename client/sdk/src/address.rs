@@ -33,7 +33,7 @@ pub(crate) fn parse(node: &str) -> Result<(String, u16), Error> {
 
 fn bad(node: &str) -> Error {
     Error::Usage(format!(
-        "{node:?} is no node address; write HOST, HOST:PORT or [IPV6]:PORT"
+        "{node:?} is no node address; write HOST, HOST:PORT, [IPV6]:PORT or discover:IFACE"
     ))
 }
 

@@ -11,7 +11,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{Error, address, pin::Pin};
+use crate::{Error, address, pin::Pin, search::Search};
 
 /// Longest time for all addresses of a node together, unless another node can be asked.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,8 +30,10 @@ const NODE_DNS_NAME: &str = "node.fabricbios";
 #[derive(Debug)]
 pub(crate) struct Dialler {
     node: String,
+    /// Where it is looked for, if it has no address.
+    search: Option<Search>,
     config: ClientConfig,
-    pin: Arc<Pin>,
+    pub(crate) pin: Arc<Pin>,
 }
 
 /// A connection and the socket under it.
@@ -55,11 +57,17 @@ pub(crate) enum DialError {
 
 impl Dialler {
     /// `pin` is that of the configuration.
-    pub(crate) fn new(node: &str, crypto: QuicClientConfig, pin: Arc<Pin>) -> Self {
+    pub(crate) fn new(
+        node: &str,
+        search: Option<Search>,
+        crypto: QuicClientConfig,
+        pin: Arc<Pin>,
+    ) -> Self {
         let mut config = ClientConfig::new(Arc::new(crypto));
         config.transport_config(Arc::new(transport()));
         Self {
             node: node.to_owned(),
+            search,
             config,
             pin,
         }
@@ -70,8 +78,12 @@ impl Dialler {
         &self.node
     }
 
-    /// Tries the addresses of the node one after the other, within this time for all together.
+    /// Tries the addresses of the node one after the other, within this time for all together. A scheduler that is looked
+    /// for takes the time of the search.
     pub(crate) async fn dial(&self, within: Duration) -> Result<Connected, DialError> {
+        if let Some(search) = &self.search {
+            return search.dial(self).await;
+        }
         let addresses = address::resolve(&self.node)
             .await
             .map_err(DialError::Local)?;
@@ -89,7 +101,7 @@ impl Dialler {
         Err(last)
     }
 
-    async fn dial_one(&self, address: SocketAddr) -> Result<Connected, DialError> {
+    pub(crate) async fn dial_one(&self, address: SocketAddr) -> Result<Connected, DialError> {
         let endpoint = Endpoint::client(address::any_local(address)).map_err(no_socket)?;
         let connecting = endpoint
             .connect_with(self.config.clone(), address, NODE_DNS_NAME)
@@ -149,7 +161,7 @@ fn no_socket(error: io::Error) -> DialError {
     })
 }
 
-fn no_answer(address: SocketAddr, waited: Duration) -> String {
+pub(crate) fn no_answer(address: SocketAddr, waited: Duration) -> String {
     format!(
         "no answer from UDP {address} within {waited:?}; is the daemon running, and the port open?"
     )

@@ -107,6 +107,12 @@ impl Identity {
         &self.0.path
     }
 
+    /// The certificate of the fabric's CA.
+    #[cfg(feature = "discover")]
+    pub(crate) fn ca(&self) -> &CertificateDer<'static> {
+        &self.0.ca
+    }
+
     /// TLS 1.3, this CA and the node of the pin only, no resumption.
     pub(crate) fn client_config(&self, pin: Arc<Pin>) -> Result<QuicClientConfig, Error> {
         let cannot =

@@ -100,6 +100,9 @@
 //!
 //! On the node itself [`GpuSession::local`] reaches the session without the network.
 //!
+//! The feature `discover`, off by default, takes `discover:IFACE` in the place of an address: a scheduler of the identity's
+//! fabric that announces itself on the link of this interface.
+//!
 //! The feature `rdma`, on by default, adds the transport RDMA. Its library is loaded at its first use, and a machine
 //! without the library uses UDP.
 //!
@@ -136,6 +139,11 @@ mod pin;
 mod renewal;
 mod routes;
 mod runtime;
+#[cfg(feature = "discover")]
+mod search;
+#[cfg(not(feature = "discover"))]
+#[path = "search_absent.rs"]
+mod search;
 mod settle;
 mod shared;
 mod transfer;
@@ -174,12 +182,14 @@ pub use renewal::Renewals;
 pub use transfer::{DataTransport, Transfers};
 pub use unmet::unmet;
 
-/// Environment variable with the default node: `HOST`, `HOST:PORT` or `[IPV6]:PORT`.
+/// Environment variable with the default node: `HOST`, `HOST:PORT`, `[IPV6]:PORT` or `discover:IFACE`.
 pub const ENV_NODE: &str = "FABRICBIOS_NODE";
 /// Environment variable with the id of the default node: 64 hexadecimal digits.
 pub const ENV_NODE_ID: &str = "FABRICBIOS_NODE_ID";
 /// Environment variable with the default identity file.
 pub const ENV_IDENTITY: &str = "FABRICBIOS_IDENTITY";
+/// Begins what is in the place of an address where a scheduler is looked for on a link: `discover:IFACE`.
+const DISCOVER: &str = "discover:";
 /// The default node.
 pub const DEFAULT_NODE: &str = "127.0.0.1:5701";
 /// The default port of the control plane.

@@ -24,6 +24,7 @@ use crate::{
     dial::{CONNECT_TIMEOUT, Connected, DialError, Dialler, port_closes},
     patience::{is_momentary, patiently},
     pin::Pin,
+    search::Search,
 };
 
 /// How long a node may take to answer.
@@ -91,7 +92,7 @@ impl Link {
         let pin = Arc::new(Pin::new(node_id));
         let crypto = identity.client_config(Arc::clone(&pin))?;
         Ok(Self {
-            dialler: Dialler::new(node, crypto, Arc::clone(&pin)),
+            dialler: Dialler::new(node, Search::of(node, identity)?, crypto, Arc::clone(&pin)),
             pin,
             identity: identity.clone(),
             current: AsyncMutex::new(None),

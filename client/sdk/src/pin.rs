@@ -30,6 +30,8 @@ const SCHEDULER: &str = "fabricbios-scheduler";
 pub(crate) struct Pin {
     named: Option<NodeId>,
     answered: Mutex<Option<NodeId>>,
+    /// The scheduler that announces itself where the link dials now.
+    announced: Mutex<Option<NodeId>>,
     /// Whether the certificate of the last completed handshake is one of a scheduler.
     scheduler: AtomicBool,
     /// The node that the last handshake refused.
@@ -42,6 +44,18 @@ impl Pin {
             named,
             ..Self::default()
         }
+    }
+
+    /// The node that the caller named.
+    #[cfg(feature = "discover")]
+    pub(crate) fn named(&self) -> Option<NodeId> {
+        self.named
+    }
+
+    /// Only this scheduler is allowed to answer the next handshake.
+    #[cfg(feature = "discover")]
+    pub(crate) fn expect_announced(&self, id: NodeId) {
+        *lock(&self.announced) = Some(id);
     }
 
     /// The node of the first completed handshake; of schedulers, that of the last one.
@@ -72,31 +86,32 @@ impl Pin {
     /// Why the handshake that has just failed refused another node; `None`: it failed for another reason.
     pub(crate) fn why_refused(&self, at: SocketAddr) -> Option<String> {
         let found = lock(&self.refused).take()?;
-        Some(match self.named {
-            Some(named) => not_the_named(found, at, named),
-            None => {
-                let before = self.answered()?;
-                match self.is_scheduler() {
-                    true => format!(
-                        "node {found} answers at {at}, where scheduler {before} has answered before; if this one is meant, \
-                         connect anew"
-                    ),
-                    false => format!(
-                        "node {found} answers at {at}, where node {before} has answered before: the leases of that node are not \
-                         on this one; if this one is meant, connect anew"
-                    ),
-                }
+        let announced = *lock(&self.announced);
+        Some(match (self.named, announced, self.answered()) {
+            (Some(named), ..) => not_the_named(found, at, named),
+            (None, Some(announced), _) => format!(
+                "{found} answers at {at}, where scheduler {announced} announces itself; look at its --listen, and at that \
+                 address"
+            ),
+            (None, None, Some(before)) if self.is_scheduler() => format!(
+                "node {found} answers at {at}, where scheduler {before} has answered before; if this one is meant, connect anew"
+            ),
+            (None, None, before) => {
+                let before = before?;
+                format!(
+                    "node {found} answers at {at}, where node {before} has answered before: the leases of that node are not on \
+                     this one; if this one is meant, connect anew"
+                )
             }
         })
     }
 
     fn allows(&self, id: NodeId, certificate: &CertificateDer<'_>) -> bool {
-        let is_allowed = match (self.named, self.answered()) {
-            (Some(expected), _) => expected == id,
-            (None, Some(before)) => {
-                before == id || (self.is_scheduler() && is_of_scheduler(certificate))
-            }
-            (None, None) => true,
+        let is_another_scheduler = || self.is_scheduler() && is_of_scheduler(certificate);
+        let is_allowed = match (self.named, *lock(&self.announced), self.answered()) {
+            (Some(expected), ..) | (None, Some(expected), _) => expected == id,
+            (None, None, Some(before)) => before == id || is_another_scheduler(),
+            (None, None, None) => true,
         };
         *lock(&self.refused) = (!is_allowed).then_some(id);
         is_allowed

@@ -91,7 +91,8 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Args, c
 #[derive(Debug, Parser)]
 #[command(name = "fabricctl", version = env!("FABRICBIOS_VERSION"), after_help = AFTER_HELP, max_term_width = 100)]
 pub(crate) struct Args {
-    /// The node, or a scheduler, which names the node to ask: HOST, HOST:PORT or `[IPV6]:PORT`
+    /// The node, or a scheduler, which names the node to ask: HOST, HOST:PORT or `[IPV6]:PORT`; or
+    /// discover:IFACE: a scheduler of your fabric that announces itself on the link of this interface
     #[arg(long, global = true, env = ENV_NODE, default_value = DEFAULT_NODE, value_name = "ADDR",
           help_heading = NODE)]
     pub(crate) node: String,
@@ -144,7 +145,8 @@ pub(crate) enum Command {
     #[command(hide = true)]
     RunWatch(RunWatch),
     Perftest(Perftest),
-    /// Find the schedulers of your fabric on the links of this machine, as far as they announce themselves
+    /// Find the schedulers and nodes of your fabric on the links of this machine, as far as they announce themselves, with
+    /// what the nodes have available: at most 64 of each, and of more than 20 nodes 10 more each second
     Discover(Discover),
     /// Show the nodes of a fabric; --node names a scheduler of it
     #[command(subcommand)]

@@ -59,11 +59,9 @@ impl Fleet {
         &self,
         mind: impl FnMut(&Request) -> Answer + Send + 'static,
     ) -> FakeNode {
-        let identity = self.fabric.scheduler_identity();
-        let fabric = Fabric::open_scheduler(&identity, SystemTime::now()).unwrap();
         FakeNode::of(
             tempfile::tempdir().unwrap(),
-            fabric,
+            self.scheduler_identity(),
             self.admin(),
             Limits::default(),
             mind,
@@ -74,6 +72,12 @@ impl Fleet {
     pub(crate) fn redirecting_to(&self, nodes: &[&FakeNode]) -> FakeNode {
         let candidates: Vec<Candidate> = nodes.iter().map(|it| candidate(it)).collect();
         self.scheduler(move |_: &Request| Ok(Reply::Redirect(candidates.clone())))
+    }
+
+    /// The identity of the scheduler.
+    pub(crate) fn scheduler_identity(&self) -> Fabric {
+        let identity = self.fabric.scheduler_identity();
+        Fabric::open_scheduler(&identity, SystemTime::now()).unwrap()
     }
 
     /// The identity file of an operator.

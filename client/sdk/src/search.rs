@@ -1,0 +1,116 @@
+//! `discover:IFACE` in the place of an address: a scheduler of the identity's fabric that announces itself on a link.
+
+use std::{fmt, net::SocketAddr, slice, time::Duration};
+
+use fabricbios_discovery::{Found, Looking};
+use fabricbios_fabric::Verifier;
+use fabricbios_wire::{NodeId, ResourceType};
+use rustls::pki_types::CertificateDer;
+use tokio::time::{Instant, timeout};
+
+use crate::{
+    DISCOVER, Error, Identity,
+    dial::{Connected, DialError, Dialler, no_answer},
+};
+
+/// How long a scheduler is looked for.
+const LOOK: Duration = Duration::from_secs(5);
+/// How long others are waited for after one that did not answer.
+const OTHERS: Duration = Duration::from_secs(1);
+/// How long one address may take.
+const DIAL: Duration = Duration::from_secs(2);
+
+/// Where a scheduler is looked for.
+pub(crate) struct Search {
+    interface: String,
+    ca: CertificateDer<'static>,
+}
+
+impl fmt::Debug for Search {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Search({})", self.interface)
+    }
+}
+
+impl Search {
+    /// `None`: the node is named by its address.
+    pub(crate) fn of(node: &str, identity: &Identity) -> Result<Option<Self>, Error> {
+        match node.strip_prefix(DISCOVER) {
+            None => Ok(None),
+            Some("") => Err(Error::Usage(format!(
+                "{node:?} names no interface; write discover:IFACE, such as discover:eth0 (`ip address` lists them)"
+            ))),
+            Some(interface) => Ok(Some(Self {
+                interface: interface.to_owned(),
+                ca: identity.ca().clone(),
+            })),
+        }
+    }
+
+    /// Looks for schedulers, and dials those found one after the other until one answers, each by its id.
+    pub(crate) async fn dial(&self, dialler: &Dialler) -> Result<Connected, DialError> {
+        let usage = |why: String| DialError::Local(Error::Usage(why));
+        let verifier = Verifier::new(&self.ca);
+        let verifier = verifier.map_err(|why| usage(format!("the CA of the identity: {why}")))?;
+        let interface = slice::from_ref(&self.interface);
+        let looking = Looking::ask(interface, verifier, ResourceType::Scheduler);
+        let looking = looking.map_err(|why| usage(why.to_string()))?;
+        let (mut found, named) = (looking.changes(), dialler.pin.named());
+        let mut end = Instant::now() + LOOK;
+        let (mut tried, mut failures) = (Vec::new(), Vec::new());
+        while Instant::now() < end {
+            let next = untried(&found.borrow_and_update(), named, &tried);
+            let Some((id, address)) = next else {
+                // The error is the end of the time.
+                timeout(end - Instant::now(), found.changed()).await.ok();
+                continue;
+            };
+            tried.push((id, address));
+            dialler.pin.expect_announced(id);
+            match timeout(DIAL, dialler.dial_one(address)).await {
+                Ok(Ok(connected)) => return Ok(connected),
+                Ok(Err(problem)) => failures.push(problem),
+                Err(_late) => failures.push(DialError::NoAnswer(no_answer(address, DIAL))),
+            }
+            end = end.min(Instant::now() + OTHERS);
+        }
+        Err(self.told(failures, named))
+    }
+
+    /// One that answered, and was not the right one or refused, says more than those that are silent.
+    fn told(&self, failures: Vec<DialError>, named: Option<NodeId>) -> DialError {
+        let mut silent = Vec::new();
+        for failure in failures {
+            match failure {
+                DialError::NoAnswer(why) => silent.push(why),
+                other => return other,
+            }
+        }
+        if !silent.is_empty() {
+            return DialError::NoAnswer(format!(
+                "of the schedulers that announce themselves on {} none answers: {}",
+                self.interface,
+                silent.join("; ")
+            ));
+        }
+        let which = named.map_or_else(String::new, |it| format!(" with the id {it}"));
+        DialError::NoAnswer(format!(
+            "no scheduler of your fabric{which} has answered on {} within {} s; `fabricbios-scheduler --announce IFACE` on the \
+             same link and UDP port 5705 in firewalls are needed (`fabricctl discover` shows who is there); or write the \
+             address of a node or scheduler",
+            self.interface,
+            LOOK.as_secs()
+        ))
+    }
+}
+
+/// The next address to dial, of the named scheduler if there is one.
+fn untried(
+    found: &[Found],
+    named: Option<NodeId>,
+    tried: &[(NodeId, SocketAddr)],
+) -> Option<(NodeId, SocketAddr)> {
+    let suiting = found.iter().filter(|it| named.is_none_or(|id| id == it.id));
+    let mut all = suiting.flat_map(|it| it.addresses.iter().map(|address| (it.id, *address)));
+    all.find(|it| !tried.contains(it))
+}
