@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use fabricbios_client::{Error, FleetNode, Identity, Node};
+use fabricbios_client::{Error, FleetNode, Identity, MemBuilder, Node};
 use fabricbios_fabric::FabricDirectory;
 use fabricbios_scheduler::{Policy, Scheduler, Settings};
 use fabricbios_wire::{
@@ -216,6 +216,33 @@ async fn a_node_finds_a_scheduler_that_announces_itself_also_when_it_comes_back(
         fleet.stop().await;
         fleet.start_again().await;
     }
+}
+
+/// A scheduler is found on its link by a builder too, and the lease comes from the node that it names.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_finds_a_scheduler_gets_a_lease_through_it() {
+    let mut fleet = Fleet::announcing(vec!["lo".into()]);
+    let place = Place::new();
+    let daemon = fleet.node_with(&place, "--discover=lo".into());
+    let client = fleet.client().await;
+    fleet.until_reported(&client, 1).await;
+    let identity = Identity::load(fleet.directory.admin_identity()).unwrap();
+    let builder = MemBuilder::new().bytes(4096).auto_renew(false);
+    let lease = builder.node("discover:lo").identity(&identity);
+    let lease = lease.acquire_async().await.unwrap();
+    assert_eq!(lease.node_id().unwrap().to_string(), daemon.node);
+    lease.free_async().await.unwrap();
+
+    // A handle looks anew when its scheduler has come back at another address.
+    let found = Node::connect_async("discover:lo", &identity).await.unwrap();
+    assert_eq!(found.id(), client.id());
+    assert!(found.is_scheduler());
+    fleet.stop().await;
+    fleet.listen.set_port(0);
+    fleet.start_again().await;
+    let found = found.patient(PATIENCE);
+    fleet.until_reported(&found, 1).await;
+    assert_eq!(found.remote(), Some(fleet.listen));
 }
 
 #[test]
