@@ -170,20 +170,20 @@ fn fitted(offer: &Announced, certificate: usize) -> Announced {
     }
 }
 
-/// So many of the entries, in their order: the first of each type goes before the second ones, and so on.
+/// So many of the entries, in their order: the first of each type goes before the second ones, and so on; those of which
+/// something is available count first.
 fn of_each_type_first(entries: &[FlatEntry], most: usize) -> Vec<FlatEntry> {
+    let mut all: Vec<(usize, &FlatEntry)> = entries.iter().enumerate().collect();
+    all.sort_by_key(|(_, it)| it.available == 0);
     let mut counts = BTreeMap::<ResourceType, usize>::new();
-    let of_type = entries.iter().map(|it| {
+    let counted = all.into_iter().map(|(at, it)| {
         let count = counts.entry(it.resource_type).or_default();
         *count += 1;
-        *count
+        (*count, at, *it)
     });
-    let mut order: Vec<(usize, usize)> = of_type.zip(0..).collect();
-    order.sort_unstable();
-    order.truncate(most);
-    let is_in = |at: usize| order.iter().any(|it| it.1 == at);
-    let all = entries.iter().enumerate();
-    all.filter(|(at, _)| is_in(*at))
-        .map(|(_, it)| *it)
-        .collect()
+    let mut chosen: Vec<(usize, usize, FlatEntry)> = counted.collect();
+    chosen.sort_by_key(|(count, at, _)| (*count, *at));
+    chosen.truncate(most);
+    chosen.sort_by_key(|(_, at, _)| *at);
+    chosen.into_iter().map(|(.., it)| it).collect()
 }

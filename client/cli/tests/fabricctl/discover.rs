@@ -220,3 +220,29 @@ fn where_nobody_is_found_the_error_says_what_to_do() {
         }
     }
 }
+
+#[test]
+fn an_interface_without_an_address_is_told() {
+    let fleet = Fleet::new();
+    // The loopback interface of a new network namespace is down.
+    let mut command = Command::new("unshare");
+    command.args([
+        "--net",
+        env!("CARGO_BIN_EXE_fabricctl"),
+        "--json",
+        "--identity",
+    ]);
+    command
+        .arg(fleet.admin())
+        .args(["--node", "discover:lo", "ping"]);
+    let (status, error) = crate::failure(&crate::as_root(command, &[]));
+    let why = error["message"].as_str().unwrap();
+    assert_eq!(status, 2, "{why}");
+    for word in [
+        "interface lo",
+        "neither an IPv4 address",
+        "`ip address` shows them",
+    ] {
+        assert!(why.contains(word), "{word}: {why}");
+    }
+}
