@@ -308,7 +308,7 @@ async fn the_port_is_announced() {
         let port = {
             let found = changes.wait_for(|all| all.iter().any(|it| is_it(&it)));
             let found = tokio::time::timeout(PATIENCE, found).await.unwrap();
-            found.unwrap().iter().find(is_it).unwrap().http_port
+            found.unwrap().iter().find(is_it).unwrap().http_port()
         };
         let listened = scheduler.http_addr().map(|it| it.port());
         assert_eq!(port, listened.filter(|_| is_announced));
