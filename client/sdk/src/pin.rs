@@ -56,6 +56,7 @@ impl Pin {
     #[cfg(feature = "discover")]
     pub(crate) fn expect_announced(&self, id: NodeId) {
         *lock(&self.announced) = Some(id);
+        *lock(&self.refused) = None;
     }
 
     /// The node of the first completed handshake; of schedulers, that of the last one.

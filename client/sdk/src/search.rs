@@ -13,12 +13,12 @@ use crate::{
     dial::{Connected, DialError, Dialler, no_answer},
 };
 
-/// How long a scheduler is looked for.
-const LOOK: Duration = Duration::from_secs(5);
-/// How long others are waited for after one with which there is no connection.
-const OTHERS: Duration = Duration::from_secs(1);
+/// How long a scheduler is looked for. Nothing is dialled later, so the whole takes [`DIAL`] more at most.
+const LOOK: Duration = Duration::from_secs(6);
 /// How long one address may take.
 const DIAL: Duration = Duration::from_secs(3);
+/// How often one address is dialled.
+const OF_ADDRESS: usize = 2;
 
 /// Where a scheduler is looked for.
 pub(crate) struct Search {
@@ -54,16 +54,21 @@ impl Search {
         let verifier = verifier.map_err(|why| usage(format!("the CA of the identity: {why}")))?;
         let interface = slice::from_ref(&self.interface);
         let looking = Looking::ask(interface, verifier, ResourceType::Scheduler);
-        let looking = looking.map_err(|why| usage(why.to_string()))?;
+        let looking = looking.map_err(|why| match dialler.pin.answered() {
+            None => usage(why.to_string()),
+            // It was there before.
+            Some(_) => DialError::NoAnswer(why.to_string()),
+        })?;
         let (mut found, named) = (looking.changes(), dialler.pin.named());
-        let mut end = Instant::now() + LOOK;
+        let end = Instant::now() + LOOK;
         let (mut tried, mut failures) = (Vec::new(), Vec::new());
         while Instant::now() < end {
-            let next = untried(&found.borrow_and_update(), named, &tried);
+            let next = next(&found.borrow_and_update(), named, &tried);
             let Some((id, address)) = next else {
-                // The error is the end of the time.
-                timeout(end - Instant::now(), found.changed()).await.ok();
-                continue;
+                match timeout(end - Instant::now(), found.changed()).await {
+                    Ok(Ok(())) => continue,
+                    Ok(Err(_)) | Err(_) => break,
+                }
             };
             tried.push((id, address));
             dialler.pin.expect_announced(id);
@@ -72,7 +77,6 @@ impl Search {
                 Ok(Err(problem)) => failures.push(problem),
                 Err(_late) => failures.push(DialError::NoAnswer(no_answer(address, DIAL))),
             }
-            end = Instant::now() + OTHERS;
         }
         Err(self.told(failures, named))
     }
@@ -104,13 +108,47 @@ impl Search {
     }
 }
 
-/// The next address to dial, of the named scheduler if there is one.
-fn untried(
+/// The next address to dial, of the named scheduler if one is. Each scheduler has its turn, however many addresses it
+/// announces.
+fn next(
     found: &[Found],
     named: Option<NodeId>,
     tried: &[(NodeId, SocketAddr)],
 ) -> Option<(NodeId, SocketAddr)> {
     let suiting = found.iter().filter(|it| named.is_none_or(|id| id == it.id));
-    let mut all = suiting.flat_map(|it| it.addresses.iter().map(|address| (it.id, *address)));
-    all.find(|it| !tried.contains(it))
+    let all = suiting.flat_map(|it| it.addresses.iter().map(|address| (it.id, *address)));
+    let of_id = |id: NodeId| tried.iter().filter(|it| it.0 == id).count();
+    let of_address = |at: SocketAddr| tried.iter().filter(|it| it.1 == at).count();
+    all.filter(|it| of_address(it.1) < OF_ADDRESS)
+        .min_by_key(|it| (of_id(it.0), of_address(it.1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(id: NodeId, at: SocketAddr) -> Found {
+        Found {
+            id,
+            addresses: vec![at],
+            entries: Vec::new(),
+            has_more: false,
+        }
+    }
+
+    #[test]
+    fn a_scheduler_that_announces_ever_new_addresses_hides_no_other() {
+        let at = |port| SocketAddr::from(([192, 0, 2, 1], port));
+        let [liar, honest] = [1, 2].map(|it| NodeId([it; 32]));
+        let mut tried = Vec::new();
+        for round in 0..4 {
+            let all = [found(liar, at(100 + round)), found(honest, at(5704))];
+            tried.extend(next(&all, None, &tried));
+        }
+        let expected = [(liar, at(100)), (honest, at(5704)), (liar, at(102))];
+        assert_eq!(tried, [&expected[..], &[(honest, at(5704))]].concat());
+        let all = [found(honest, at(5704))];
+        assert_eq!(next(&all, None, &tried), None);
+        assert_eq!(next(&all, Some(liar), &[]), None);
+    }
 }

@@ -210,7 +210,7 @@ fn where_nobody_is_found_the_error_says_what_to_do() {
     for (link, status, words) in [
         ("", 2, ["names no interface", "discover:eth0"]),
         ("no-such-link", 2, ["no-such-link", "look for it"]),
-        ("lo", 6, ["within 5 s", "fabricbios-scheduler --announce"]),
+        ("lo", 6, ["within 6 s", "fabricbios-scheduler --announce"]),
     ] {
         let (found, error) = crate::failure(&ping_on(link, &fleet.admin()));
         assert_eq!(found, status, "{error}");
