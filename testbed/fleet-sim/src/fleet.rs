@@ -52,6 +52,8 @@ pub(crate) struct Scheduler {
     command: Command,
     child: Option<Child>,
     pub(crate) address: SocketAddr,
+    /// Where it tells how it is, for figures.
+    pub(crate) http: Option<SocketAddr>,
 }
 
 impl Scheduler {
@@ -136,7 +138,7 @@ impl Fleet {
         };
         fleet.wait_for_etcd()?;
         for number in 0..options.schedulers as usize {
-            let mut scheduler = fleet.scheduler(&options.scheduler_program, number)?;
+            let mut scheduler = fleet.scheduler(options, number)?;
             scheduler.start()?;
             fleet.schedulers.push(scheduler);
         }
@@ -148,7 +150,7 @@ impl Fleet {
         Ok(fleet)
     }
 
-    fn scheduler(&self, program: &Path, number: usize) -> anyhow::Result<Scheduler> {
+    fn scheduler(&self, options: &Options, number: usize) -> anyhow::Result<Scheduler> {
         let address = address_of_scheduler()?;
         let identity = self
             .place
@@ -161,17 +163,24 @@ impl Fleet {
             .open(self.log(number))?;
         // It ends with this process.
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL"]).arg(program);
+        command.args(["--pdeathsig", "KILL"]);
+        command.arg(&options.scheduler_program);
         command.arg("--identity").arg(identity);
         command.arg(format!("--listen={address}"));
         command.arg(format!("--etcd={}", self.etcd.urls().join(",")));
         command.arg("--etcd-identity").arg(self.etcd.identity());
+        // The same number, of TCP.
+        let http = options.figures.then_some(address);
+        if let Some(http) = http {
+            command.arg(format!("--http-listen={http}"));
+        }
         command.stdin(Stdio::null());
         command.stdout(log.try_clone()?).stderr(log);
         Ok(Scheduler {
             command,
             child: None,
             address,
+            http,
         })
     }
 
