@@ -31,9 +31,9 @@ pub(super) const LOOK: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_secs(30);
 /// A driver that does not answer for this time grants nothing.
 pub(super) const DRIVER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pause after a failed connection, which doubles up to the second value: with the 5 s of an attempt at one address, a
-/// scheduler that is there again knows all nodes 10 s later. Half of it is random, so that the nodes of a fabric do not come
-/// back all at once.
+/// The pause after a failed connection, which doubles up to the second value. QUIC sends the first packet of an attempt again
+/// after 1, 3 and 7 s, and an attempt takes 10 s, so a scheduler that is there again knows all nodes 10 s later. Half of the pause is
+/// random, so that the nodes of a fabric do not come back all at once.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 /// The longest pause where the next attempt will most likely fail too.
 const LONG_PAUSE: Duration = Duration::from_secs(30);
