@@ -1,12 +1,13 @@
 //! An etcd of the scheduler's own, to try a fleet on one machine: on loopback, with a CA of its own, in a directory that
 //! ends with it.
 
+mod certificates;
+
 use std::{
     env,
     fs::{self, File},
-    io::{self, Write},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -14,12 +15,9 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair, KeyUsagePurpose,
-};
 use tempfile::TempDir;
-use zeroize::Zeroizing;
+
+use certificates::{CA, IDENTITY, make_identity};
 
 /// The longest time until it listens.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -187,8 +185,6 @@ impl Drop for Server {
     }
 }
 
-const IDENTITY: &str = "etcd.identity";
-const CA: &str = "ca.pem";
 const DATA: &str = "data";
 
 fn log(directory: &Path, at: usize) -> PathBuf {
@@ -292,44 +288,6 @@ fn command(directory: &Path, all: &[Addresses], at: usize) -> Command {
         command.env("ETCD_UNSUPPORTED_ARCH", "arm64");
     }
     command
-}
-
-/// Makes a CA, and one certificate for etcd and its client. The key of the CA is forgotten.
-fn make_identity(directory: &Path) -> anyhow::Result<()> {
-    let mut of_ca = CertificateParams::default();
-    of_ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    of_ca.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-    of_ca
-        .distinguished_name
-        .push(DnType::CommonName, "fabricBIOS embedded etcd CA");
-    let ca = CertifiedIssuer::self_signed(of_ca, KeyPair::generate()?)?;
-    let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()])?;
-    params
-        .distinguished_name
-        .push(DnType::CommonName, "fabricBIOS embedded etcd");
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![
-        ExtendedKeyUsagePurpose::ServerAuth,
-        ExtendedKeyUsagePurpose::ClientAuth,
-    ];
-    let key = KeyPair::generate()?;
-    let certificate = params.signed_by(&key, &ca)?;
-    let key = Zeroizing::new(key.serialize_pem());
-    let ca = ca.pem();
-    write_private(&directory.join(CA), &[&ca])?;
-    write_private(&directory.join(IDENTITY), &[&certificate.pem(), &key, &ca])?;
-    Ok(())
-}
-
-fn write_private(path: &Path, parts: &[&str]) -> io::Result<()> {
-    let mut file = File::options()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)?;
-    parts
-        .iter()
-        .try_for_each(|part| file.write_all(part.as_bytes()))
 }
 
 /// Ports below those that the kernel gives to who asks for none, so that no other program has one while a server is dead.
