@@ -3,9 +3,9 @@
 use std::{
     collections::BTreeSet,
     fs::{self, File},
-    net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
+    net::{Ipv4Addr, SocketAddr, TcpListener},
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Command, Stdio},
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -18,83 +18,29 @@ use fabricbios_wire::{
     IssueRequest, LeaseAllocRequest, Reply, Request, RequestToken, ResourceType, Role,
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::sys::signal::Signal;
 use tokio::time::{Instant, sleep};
 
 use crate::{
     Options,
     invariants::{Invariant, Invariants},
     node::{MIB, Make, SimNode},
+    scheduler::{self, Scheduler},
     switch::{self, Switch},
     views::Held,
 };
 
 /// How long a scheduler may take to answer for the first time, and a node its driver.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Lines of each log that a failed run prints.
 const LOG_LINES: usize = 30;
 /// Nodes that get leases at once.
 const NODES_AT_ONCE: usize = 64;
-/// A copy of what etcd had.
-const COPY: &str = "older-etcd";
 /// Tenants of the leases that are there from the beginning.
 const TENANTS: u32 = 8;
 const TERM_SECS: u32 = 3_600;
 /// The longest term of one node in sixteen.
 pub(crate) const LONG_TERM_SECS: u32 = 2 * TERM_SECS;
-
-/// A scheduler's process.
-#[derive(Debug)]
-pub(crate) struct Scheduler {
-    command: Command,
-    child: Option<Child>,
-    pub(crate) address: SocketAddr,
-    /// Where it tells how it is, for figures.
-    pub(crate) http: Option<SocketAddr>,
-}
-
-impl Scheduler {
-    fn start(&mut self) -> anyhow::Result<()> {
-        let child = self.command.spawn();
-        self.child = Some(child.context("start fabricbios-scheduler by setpriv, of util-linux")?);
-        Ok(())
-    }
-
-    fn signal(&self, signal: Signal) {
-        if let Some(child) = &self.child
-            && let Ok(pid) = i32::try_from(child.id())
-        {
-            // It runs until `dies`.
-            kill(Pid::from_raw(pid), signal).ok();
-        }
-    }
-
-    /// Ends it at once, also if it is stopped. Returns how it had ended by itself.
-    fn dies(&mut self) -> Option<ExitStatus> {
-        let mut child = self.child.take()?;
-        let ended = child.try_wait().ok().flatten();
-        child.kill().ok();
-        child.wait().ok();
-        ended
-    }
-
-    /// The most memory that it has had, KiB.
-    pub(crate) fn most_memory_kib(&self) -> Option<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.as_ref()?.id()));
-        let status = status.ok()?;
-        let line = status.lines().find(|it| it.starts_with("VmHWM:"))?;
-        line.split_whitespace().nth(1)?.parse().ok()
-    }
-}
-
-impl Drop for Scheduler {
-    fn drop(&mut self) {
-        self.dies();
-    }
-}
 
 /// See the module.
 #[derive(Debug)]
@@ -106,7 +52,7 @@ pub struct Fleet {
     pub(crate) invariants: Arc<Invariants>,
     switch: Arc<Switch>,
     directory: FabricDirectory,
-    place: tempfile::TempDir,
+    pub(crate) place: tempfile::TempDir,
 }
 
 impl Fleet {
@@ -151,7 +97,7 @@ impl Fleet {
     }
 
     fn scheduler(&self, options: &Options, number: usize) -> anyhow::Result<Scheduler> {
-        let address = address_of_scheduler()?;
+        let address = scheduler::free_address()?;
         let identity = self
             .place
             .path()
@@ -269,73 +215,6 @@ impl Fleet {
 
     pub(crate) fn start_scheduler(&mut self, at: usize) -> anyhow::Result<()> {
         self.schedulers[at].start()
-    }
-
-    /// Sends a signal to all servers of etcd.
-    pub fn signal_etcd(&self, signal: Signal) {
-        (0..self.etcd.pids().len()).for_each(|at| self.signal_server(at, signal));
-    }
-
-    /// Sends a signal to one of them.
-    pub(crate) fn signal_server(&self, at: usize, signal: Signal) {
-        if let Ok(pid) = i32::try_from(self.etcd.pids()[at]) {
-            kill(Pid::from_raw(pid), signal).ok();
-        }
-    }
-
-    /// Starts etcd anew without data, and waits until it answers: one that is killed while it makes its first files may have no
-    /// leader ever after.
-    pub(crate) fn start_empty_etcd(&mut self) -> anyhow::Result<()> {
-        fs::remove_dir_all(self.etcd.data())?;
-        self.etcd.restart()?;
-        self.wait_for_etcd()
-    }
-
-    /// Keeps a copy of what etcd has now.
-    pub(crate) fn copy_etcd(&mut self) -> anyhow::Result<()> {
-        self.etcd.kill();
-        copy(&self.etcd.data(), &self.place.path().join(COPY))?;
-        self.etcd.restart()
-    }
-
-    /// Starts etcd anew on the copy.
-    pub(crate) fn start_older_etcd(&mut self) -> anyhow::Result<()> {
-        self.etcd.kill();
-        copy(&self.place.path().join(COPY), &self.etcd.data())?;
-        self.etcd.restart()
-    }
-
-    fn wait_for_etcd(&self) -> anyhow::Result<()> {
-        let begin = Instant::now();
-        while self.etcdctl(&["endpoint", "health"])?.is_none() {
-            anyhow::ensure!(begin.elapsed() < PATIENCE, "etcd is not healthy");
-        }
-        Ok(())
-    }
-
-    /// How many nodes etcd has as members. None while it does not answer.
-    pub(crate) fn members_in_etcd(&self) -> anyhow::Result<usize> {
-        let words = ["get", "--prefix", "--keys-only", "/fabricbios/"];
-        let keys = self.etcdctl(&words)?.unwrap_or_default();
-        Ok(keys.lines().filter(|it| it.contains("/nodes/")).count())
-    }
-
-    /// What etcdctl prints. `None`: it fails.
-    fn etcdctl(&self, words: &[&str]) -> anyhow::Result<Option<String>> {
-        let identity = self.etcd.identity();
-        let mut asks = Command::new("etcdctl");
-        asks.arg(format!("--endpoints={}", self.etcd.urls().join(",")))
-            .arg("--cert")
-            .arg(&identity)
-            .arg("--key")
-            .arg(&identity)
-            .arg("--cacert")
-            .arg(self.etcd.ca())
-            .args(words)
-            .env("ETCDCTL_API", "3");
-        let output = asks.output().context("start etcdctl")?;
-        let told = String::from_utf8(output.stdout)?;
-        Ok(output.status.success().then_some(told))
     }
 
     /// What all nodes have leased, as their journals have it.
@@ -479,27 +358,6 @@ fn make(number: u32, random: &mut fastrand::Rng) -> Make {
             _ => 0,
         },
     }
-}
-
-/// Makes `to` a copy of the directory `from`.
-fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
-    if to.exists() {
-        fs::remove_dir_all(to)?;
-    }
-    let copied = Command::new("cp").arg("-a").args([from, to]).status()?;
-    anyhow::ensure!(copied.success(), "cp of {} failed", from.display());
-    Ok(())
-}
-
-/// Below the ports that the kernel gives to who asks for none: no client may have it while the scheduler is dead.
-fn address_of_scheduler() -> anyhow::Result<SocketAddr> {
-    for _ in 0..100 {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, fastrand::u16(20_000..32_000)));
-        if UdpSocket::bind(address).is_ok() {
-            return Ok(address);
-        }
-    }
-    bail!("no free UDP port between 20000 and 32000")
 }
 
 /// A directory in memory, if there is one: thousands of identities are made, each with several syncs.

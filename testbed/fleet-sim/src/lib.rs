@@ -7,12 +7,14 @@
 #![forbid(unsafe_code)]
 
 mod clients;
+mod etcd;
 mod faults;
 mod figures;
 pub mod fleet;
 mod invariants;
 mod machine;
 mod node;
+mod scheduler;
 mod switch;
 mod views;
 
