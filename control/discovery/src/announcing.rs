@@ -7,14 +7,17 @@ use std::{
 };
 
 use fabricbios_fabric::Fabric;
-use fabricbios_wire::{Announced, FlatEntry};
+use fabricbios_wire::{ANNOUNCED_ENTRIES_MAX, Announced, FlatEntry};
 use tokio::{
     sync::{oneshot, watch},
     task::JoinHandle,
     time::{MissedTickBehavior, interval, timeout},
 };
 
-use crate::{Arrived, CannotSpeak, Link, LinkError, Moment, Speaker, link::Hears, places::Places};
+use crate::{
+    Arrived, CannotSpeak, Link, LinkError, Moment, Speaker, link::Hears, places::Places,
+    speaker::of_each_type_first,
+};
 
 /// How long an ANNOUNCE holds: two may be lost.
 const LIFETIME_SECS: u16 = 30;
@@ -41,11 +44,11 @@ pub enum CannotAnnounce {
     Link(#[from] LinkError),
     /// Nobody could connect to what would be announced.
     #[error(
-        "discovery on interface {interface}: nobody there could connect to {listen}; listen on an address of this interface"
+        "discovery on interface {interfaces}: nobody there could connect to {listen}; listen on an address of this interface"
     )]
     Nowhere {
-        /// The interface.
-        interface: String,
+        /// The interfaces, with commas.
+        interfaces: String,
         /// Where the member takes QUIC.
         listen: SocketAddr,
     },
@@ -59,7 +62,7 @@ impl Announcing {
     /// each interface is announced. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// If an interface has no socket, or the identity cannot sign.
+    /// If an interface has no socket, nobody there could connect, or the identity cannot sign.
     pub fn start(
         interfaces: &[String],
         fabric: Arc<Fabric>,
@@ -69,14 +72,15 @@ impl Announcing {
         // They never change.
         let (_tell, entries) = watch::channel(entries);
         let places = Places::open_all(interfaces, &[Hears::Group])?;
+        refuse_nowhere(&places, listen, true)?;
         Self::start_in(places, fabric, listen, entries)
     }
 
     /// The same with resources that change, which those who ask learn at once, and the others 3 s later. An interface that
-    /// has no socket is told in the log, and tried again.
+    /// has no socket, or where nobody could connect, is told in the log, and tried again.
     ///
     /// # Errors
-    /// If none of the interfaces has a socket, or the identity cannot sign.
+    /// If none of the interfaces has a socket, nobody could connect anywhere, or the identity cannot sign.
     pub fn follow(
         interfaces: &[String],
         fabric: Arc<Fabric>,
@@ -84,6 +88,7 @@ impl Announcing {
         entries: watch::Receiver<Vec<FlatEntry>>,
     ) -> Result<Self, CannotAnnounce> {
         let places = Places::open(interfaces, &[Hears::Group])?;
+        refuse_nowhere(&places, listen, false)?;
         Self::start_in(places, fabric, listen, entries)
     }
 
@@ -93,17 +98,17 @@ impl Announcing {
         listen: SocketAddr,
         entries: watch::Receiver<Vec<FlatEntry>>,
     ) -> Result<Self, CannotAnnounce> {
-        let is_reachable = |link: &Link| reachable(listen, link.address()).is_some();
-        if let Some(interface) = places.without(is_reachable) {
-            return Err(CannotAnnounce::Nowhere { interface, listen });
-        }
+        let mut latest = entries.clone();
+        let offer = offer(&latest.borrow_and_update(), listen);
         let mut speaker = Speaker::new(fabric, Moment::now());
-        speaker.announce(&offer(&entries.borrow(), listen), Moment::now())?;
+        speaker.announce(&offer, Moment::now())?;
         let task = Task {
             places,
             speaker,
             listen,
             entries,
+            latest,
+            offer,
         };
         let (stop, stopped) = oneshot::channel();
         Ok(Self {
@@ -127,7 +132,12 @@ struct Task {
     places: Places,
     speaker: Speaker,
     listen: SocketAddr,
+    /// What the group does not know yet.
     entries: watch::Receiver<Vec<FlatEntry>>,
+    /// What is not in the offer yet.
+    latest: watch::Receiver<Vec<FlatEntry>>,
+    /// Short, since each datagram that arrives needs one.
+    offer: Announced,
 }
 
 impl Task {
@@ -159,16 +169,21 @@ impl Task {
     }
 
     async fn announce(&mut self) {
+        self.entries.mark_unchanged();
+        self.take_latest();
         let Self {
             places,
             speaker,
             listen,
-            entries,
+            offer,
+            ..
         } = self;
-        let entries = entries.borrow_and_update().clone();
+        let why = format!("nobody there could connect to {listen}; listen on an address of it");
+        let is_reachable = |link: &Link| reachable(*listen, link.address()).is_some();
+        places.tell_without(is_reachable, &why);
         let announce = |link: &Link| {
-            let endpoint = reachable(*listen, link.address())?;
-            let announce = speaker.announce(&offer(&entries, endpoint), Moment::now());
+            offer.endpoint = reachable(*listen, link.address())?.into();
+            let announce = speaker.announce(offer, Moment::now());
             announce
                 .inspect_err(|why| tracing::warn!(%why, "the ANNOUNCE"))
                 .ok()
@@ -184,12 +199,21 @@ impl Task {
         let Some(endpoint) = reachable(self.listen, link.address()) else {
             return;
         };
-        let offer = offer(&self.entries.borrow(), endpoint);
+        self.take_latest();
+        self.offer.endpoint = endpoint.into();
         let (bytes, hop_limit) = (&arrived.bytes, arrived.hop_limit);
-        let answer = self.speaker.answer(bytes, hop_limit, &offer, Moment::now());
+        let now = Moment::now();
+        let answer = self.speaker.answer(bytes, hop_limit, &self.offer, now);
         if let Ok(answer) = answer {
             // Whoever asked asks again.
             link.send(&answer, from).await.ok();
+        }
+    }
+
+    fn take_latest(&mut self) {
+        // Whoever could change them may be gone.
+        if self.latest.has_changed().unwrap_or(false) {
+            self.offer = offer(&self.latest.borrow_and_update(), self.listen);
         }
     }
 }
@@ -204,18 +228,50 @@ fn reachable(listen: SocketAddr, of_link: IpAddr) -> Option<SocketAddr> {
     }
 }
 
+/// `all`: on each of the interfaces somebody could connect, not only on one.
+fn refuse_nowhere(places: &Places, listen: SocketAddr, all: bool) -> Result<(), CannotAnnounce> {
+    let is_reachable = |link: &Link| reachable(listen, link.address()).is_some();
+    let nowhere = places.without(is_reachable);
+    match nowhere.is_empty() || !all && places.has(is_reachable) {
+        true => Ok(()),
+        false => Err(CannotAnnounce::Nowhere {
+            interfaces: nowhere.join(", "),
+            listen,
+        }),
+    }
+}
+
+/// As many of the entries as an ANNOUNCE may have.
 fn offer(entries: &[FlatEntry], endpoint: SocketAddr) -> Announced {
     Announced {
         lifetime_secs: LIFETIME_SECS,
         endpoint: endpoint.into(),
-        has_more: false,
-        entries: entries.to_vec(),
+        has_more: entries.len() > ANNOUNCED_ENTRIES_MAX,
+        entries: of_each_type_first(entries, ANNOUNCED_ENTRIES_MAX),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn one_interface_where_nobody_could_connect_does_not_silence_a_member_on_the_others() {
+        let listen = "0.0.0.0:5704".parse().unwrap();
+        let (eth0, eth1) = (("eth0", &["192.0.2.1"][..]), ("eth1", &["fe80::1"][..]));
+        let eth2 = ("eth2", &["fe80::2"][..]);
+        let refused = |interfaces: &[(&str, &[&str])], all| {
+            let places = Places::of_addresses(interfaces);
+            let refused = refuse_nowhere(&places, listen, all).err();
+            refused.map(|it| it.to_string())
+        };
+        assert_eq!(refused(&[eth0, eth1], false), None);
+        assert_eq!(refused(&[eth0], true), None);
+        let one = refused(&[eth0, eth1], true).unwrap();
+        assert!(one.contains("interface eth1: nobody"), "{one}");
+        let both = refused(&[eth1, eth2], false).unwrap();
+        assert!(both.contains("interface eth1, eth2: nobody"), "{both}");
+    }
 
     #[test]
     fn what_is_announced_can_be_reached_on_the_link() {

@@ -355,6 +355,22 @@ fn sender(address: &SockaddrStorage) -> Option<SocketAddr> {
 }
 
 #[cfg(test)]
+impl Link {
+    /// A link with this address, and no prefixes.
+    pub(crate) fn of_address(address: &str) -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        Self {
+            socket: tokio::net::UdpSocket::from_std(socket).unwrap(),
+            interface: 1,
+            address: address.parse().unwrap(),
+            prefixes: Vec::new(),
+            group: SocketAddr::from((DISCOVERY_GROUP_V4, DISCOVERY_PORT)),
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -363,14 +379,9 @@ mod tests {
         let link = |address: &str, prefixes: &[(&str, &str)]| {
             let parsed = prefixes.iter();
             let parsed = parsed.map(|(ip, mask)| (ip.parse().unwrap(), mask.parse().unwrap()));
-            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-            socket.set_nonblocking(true).unwrap();
             Link {
-                socket: tokio::net::UdpSocket::from_std(socket).unwrap(),
-                interface: 1,
-                address: address.parse().unwrap(),
                 prefixes: parsed.collect(),
-                group: SocketAddr::from((DISCOVERY_GROUP_V4, DISCOVERY_PORT)),
+                ..Link::of_address(address)
             }
         };
         let two = [("192.0.2.9", "255.255.255.0"), ("10.1.0.1", "255.255.0.0")];

@@ -351,16 +351,16 @@ impl Known {
     }
 }
 
-/// A scheduler announces schedulers only, that is itself; a node its resources, which are never schedulers.
+/// A scheduler announces schedulers only, that is itself; a node its resources, which are never schedulers. The verifier has
+/// refused all other roles.
 fn check_role(role: Role, offer: Option<&Announced>) -> Result<(), Ignored> {
     let is_of_scheduler = |it: &FlatEntry| it.resource_type == ResourceType::Scheduler;
-    let suits = match (role, offer) {
-        (Role::Scheduler | Role::Node, None) => true,
-        (Role::Scheduler, Some(Announced { entries, .. })) => {
+    let suits = match offer {
+        None => true,
+        Some(Announced { entries, .. }) if role == Role::Scheduler => {
             !entries.is_empty() && entries.iter().all(is_of_scheduler)
         }
-        (Role::Node, Some(offer)) => !offer.entries.iter().any(is_of_scheduler),
-        (Role::Tenant | Role::Operator, _) => false,
+        Some(offer) => !offer.entries.iter().any(is_of_scheduler),
     };
     match suits {
         true => Ok(()),

@@ -72,13 +72,7 @@ impl Places {
             if places.all.iter().any(|it| it.name == *name) {
                 continue;
             }
-            let mut place = Place {
-                name: name.clone(),
-                opened: None,
-                links: Vec::new(),
-                readers: JoinSet::new(),
-                told: HashMap::new(),
-            };
+            let mut place = Place::named(name);
             if let Err(error) = place.refresh(hears, &places.forward) {
                 failed.get_or_insert(error);
             }
@@ -87,12 +81,39 @@ impl Places {
         (places, failed)
     }
 
-    /// The first interface of which no link is like this, among those that have some.
-    pub(crate) fn without(&self, is_such: impl Fn(&Link) -> bool) -> Option<String> {
-        let mut all = self.all.iter();
-        let found =
-            all.find(|it| it.opened.is_some() && !it.links.iter().any(|link| is_such(link)));
-        found.map(|it| it.name.clone())
+    /// Interfaces with a link of each of these addresses.
+    #[cfg(test)]
+    pub(crate) fn of_addresses(all: &[(&str, &[&str])]) -> Self {
+        let (mut places, _) = Self::opened(&[], &[Hears::Group]);
+        for (name, addresses) in all {
+            let links = addresses.iter().map(|it| Arc::new(Link::of_address(it)));
+            places.all.push(Place {
+                links: links.collect(),
+                ..Place::named(name)
+            });
+        }
+        places
+    }
+
+    /// Whether a link is like this.
+    pub(crate) fn has(&self, is_such: impl Fn(&Link) -> bool) -> bool {
+        let mut links = self.all.iter().flat_map(|it| &it.links);
+        links.any(|link| is_such(link))
+    }
+
+    /// The interfaces of which no link is like this, among those that have some.
+    pub(crate) fn without(&self, is_such: impl Fn(&Link) -> bool) -> Vec<String> {
+        let all = self.all.iter().filter(|it| it.is_without(&is_such));
+        all.map(|it| it.name.clone()).collect()
+    }
+
+    /// Tells this of the interfaces of which no link is like this, once.
+    pub(crate) fn tell_without(&mut self, is_such: impl Fn(&Link) -> bool, why: &str) {
+        for place in &mut self.all {
+            if place.is_without(&is_such) {
+                place.tell(None, why.to_owned());
+            }
+        }
     }
 
     /// Opens those anew that have changed.
@@ -133,6 +154,20 @@ impl Places {
 }
 
 impl Place {
+    fn named(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            opened: None,
+            links: Vec::new(),
+            readers: JoinSet::new(),
+            told: HashMap::new(),
+        }
+    }
+
+    fn is_without(&self, is_such: &impl Fn(&Link) -> bool) -> bool {
+        !self.links.is_empty() && !self.links.iter().any(|it| is_such(it))
+    }
+
     fn refresh(
         &mut self,
         hears: &[Hears],

@@ -172,7 +172,7 @@ fn fitted(offer: &Announced, certificate: usize) -> Announced {
 
 /// So many of the entries, in their order: the first of each type goes before the second ones, and so on; those of which
 /// something is available count first.
-fn of_each_type_first(entries: &[FlatEntry], most: usize) -> Vec<FlatEntry> {
+pub(crate) fn of_each_type_first(entries: &[FlatEntry], most: usize) -> Vec<FlatEntry> {
     let mut all: Vec<(usize, &FlatEntry)> = entries.iter().enumerate().collect();
     all.sort_by_key(|(_, it)| it.available == 0);
     let mut counts = BTreeMap::<ResourceType, usize>::new();
