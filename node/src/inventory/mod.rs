@@ -3,7 +3,11 @@
 pub mod detection;
 pub mod hardware;
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
 
 use fabricbios_lease::{Availability, NodeLimits};
 use fabricbios_wire::{
@@ -94,6 +98,12 @@ impl Inventory {
     /// Adds a resource on offer.
     pub fn describe(&mut self, id: ResourceId, described: Arc<dyn Described>) {
         self.described.insert(id, described);
+    }
+
+    /// The resources that are on offer, not merely listed.
+    #[must_use]
+    pub fn on_offer(&self) -> BTreeSet<ResourceId> {
+        self.described.keys().copied().collect()
     }
 
     /// The inventory in this form. `offered`: from the table. `limits`: those of the table. `trouble`: a defect of

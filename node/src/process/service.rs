@@ -11,6 +11,7 @@ use fabricbios_wire::{LeaseId, NodeId, ResourceId};
 use tokio::{
     sync::{oneshot, watch},
     task::JoinSet,
+    time::timeout,
 };
 
 use crate::{
@@ -34,6 +35,8 @@ use crate::{
 
 /// How long closing the clients' connections may take at the end.
 const GOODBYE: Duration = Duration::from_secs(2);
+/// How long the end waits until the node has withdrawn its announcement.
+const WITHDRAW_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A running node.
 #[derive(Debug)]
@@ -42,8 +45,12 @@ pub struct Service {
     driver: Sender<Input>,
     stopped: oneshot::Receiver<io::Result<Vec<LeaseId>>>,
     settled: Option<oneshot::Receiver<()>>,
-    /// The reports to schedulers, and the announcements.
+    /// The reports to schedulers.
     reports: JoinSet<()>,
+    /// The task that announces the node, if it does.
+    announcing: JoinSet<()>,
+    /// Dropped, it ends that task.
+    announces: Option<oneshot::Sender<()>>,
 }
 
 impl Service {
@@ -94,6 +101,7 @@ impl Service {
             Arc::new(move |request| requests.take(request)),
             gpus.sessions,
         )?;
+        let on_offer = inventory.on_offer();
         let (tell_settled, settled) = oneshot::channel();
         let machine = Machine {
             dispatcher,
@@ -102,7 +110,8 @@ impl Service {
         let mut new = Driver::new(table, machine, inventory, mailbox)
             .with_settled_signal(tell_settled)
             .with_changes(changes);
-        let mut reports = JoinSet::new();
+        let (mut reports, mut announcing) = (JoinSet::new(), JoinSet::new());
+        let (announces, stop) = oneshot::channel();
         let links = settings.discover.len() + settings.announce.len();
         if !settings.scheduler.is_empty() || links > 0 {
             let (tell_changed, changed) = watch::channel(());
@@ -123,7 +132,7 @@ impl Service {
                 reports.spawn(reporter.clone().run_found(settings.discover.clone()));
             }
             if !settings.announce.is_empty() {
-                reports.spawn(reporter.announce(settings.announce.clone()));
+                announcing.spawn(reporter.announce(settings.announce.clone(), on_offer, stop));
             }
         }
         let stopped = drive(new)?;
@@ -133,6 +142,8 @@ impl Service {
             stopped,
             settled: Some(settled),
             reports,
+            announcing,
+            announces: Some(announces),
         })
     }
 
@@ -152,15 +163,20 @@ impl Service {
 
     /// Starts to revoke every lease; [`Service::stopped`] returns when all leases are over.
     pub fn drain(&mut self) {
-        // A node that grants nothing is no candidate: its connections to schedulers end, and it withdraws.
-        self.reports.abort_all();
+        self.tell_nobody();
         self.driver.notify(Input::Drain);
     }
 
     /// Stops without revoking leases: the end of the process cuts them.
     pub fn halt(&mut self) {
-        self.reports.abort_all();
+        self.tell_nobody();
         self.driver.notify(Input::Halt);
+    }
+
+    /// A node that grants nothing is no candidate: its connections to schedulers end, and it withdraws.
+    fn tell_nobody(&mut self) {
+        self.reports.abort_all();
+        self.announces = None;
     }
 
     /// Waits until the driver has stopped. Returns the leases that it could not cut.
@@ -176,9 +192,12 @@ impl Service {
             )
     }
 
-    /// Closes the clients' connections.
-    pub async fn close(self) {
-        self.server.shutdown(GOODBYE).await;
+    /// Closes the clients' connections, and waits until the node has withdrawn its announcement.
+    pub async fn close(mut self) {
+        self.tell_nobody();
+        let withdrawn = timeout(WITHDRAW_TIMEOUT, self.announcing.join_next());
+        // The other members forget a node that could not withdraw.
+        let (_, _) = tokio::join!(self.server.shutdown(GOODBYE), withdrawn);
     }
 }
 

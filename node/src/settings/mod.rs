@@ -48,8 +48,9 @@ pub struct Settings {
     #[arg(long, value_name = "IFACE", value_parser = interface)]
     pub discover: Vec<String>,
 
-    /// An interface on whose link the node announces itself, its resources and what is available, to its fabric, so that
-    /// `fabricctl discover` finds it (UDP 5705, multicast); may repeat [default: none].
+    /// An interface on whose link the node announces itself, the resources on offer and what is available, to its fabric, so that
+    /// `fabricctl discover` finds it (UDP 5705, multicast); not encrypted: anybody on the link can read its certificate with
+    /// the labels, the ids of resources, and what is available, some seconds late; may repeat [default: none].
     #[arg(long, value_name = "IFACE", value_parser = interface)]
     pub announce: Vec<String>,
 

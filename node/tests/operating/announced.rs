@@ -1,11 +1,12 @@
 //! A node that announces itself, on the loopback interface.
 
-use std::fs;
+use std::{fs, time::Duration};
 
 use fabricbios_discovery::{Found, Looking};
 use fabricbios_fabric::Verifier;
 use fabricbios_wire::{LeaseAllocRequest, Request, ResourceType, Solicit};
 use nix::sys::signal::Signal;
+use tokio::{task::spawn_blocking, time::timeout};
 
 use crate::{
     daemon::*,
@@ -26,6 +27,12 @@ fn look(identity: &str) -> Looking {
 async fn until(looking: &Looking, is_so: impl Fn(&[Found]) -> bool) -> Vec<Found> {
     let mut changes = looking.changes();
     changes.wait_for(|all| is_so(all)).await.unwrap().clone()
+}
+
+/// Waits until the node has withdrawn. Unheard of, it would be forgotten after 20 s at the earliest.
+async fn is_gone(looking: &Looking) {
+    let gone = timeout(Duration::from_secs(15), until(looking, <[Found]>::is_empty));
+    gone.await.expect("withdrawn");
 }
 
 fn has(found: &[Found], available: u64) -> bool {
@@ -49,6 +56,8 @@ async fn a_node_announces_what_is_available_now_and_as_a_member_of_the_fabric_th
     let addresses: Vec<String> = one.addresses.iter().map(ToString::to_string).collect();
     assert_eq!(addresses, [&*daemon.address]);
     assert!(!one.has_more);
+    // Nothing that is only listed, such as the CPUs.
+    assert_eq!(one.entries.len(), 1, "{:?}", one.entries);
 
     let client = daemon.client(&place.admin()).await;
     let half = LeaseAllocRequest {
@@ -69,8 +78,10 @@ async fn a_node_announces_what_is_available_now_and_as_a_member_of_the_fabric_th
     let found = until(&new, |all| has(all, ALL)).await;
     assert_eq!(found[0].id.to_string(), daemon.node);
     // It has withdrawn from the former fabric.
-    until(&looking, <[Found]>::is_empty).await;
-    assert!(daemon.end(Signal::SIGTERM).success(), "{}", place.log());
+    is_gone(&looking).await;
+    let ended = spawn_blocking(|| daemon.end(Signal::SIGTERM));
+    is_gone(&new).await;
+    assert!(ended.await.unwrap().success(), "{}", place.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]
