@@ -14,7 +14,10 @@ pub(crate) mod path;
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
@@ -57,6 +60,16 @@ impl Drop for FakeNode {
             drop(server);
         }
     }
+}
+
+/// An address below the ports that the kernel gives to who asks for none, and of this process: no other program has it while
+/// the node is dead.
+fn own_address() -> SocketAddr {
+    const OF_PROCESS: u32 = 16;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let next = NEXT.fetch_add(1, Ordering::Relaxed) % OF_PROCESS;
+    let port = 20_000 + std::process::id() % 750 * OF_PROCESS + next;
+    SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap()))
 }
 
 impl FakeNode {
@@ -108,11 +121,17 @@ impl FakeNode {
             .enable_all()
             .build()
             .unwrap();
-        let server = {
+        let start = |addr| {
             let _guard = runtime.enter();
             let (limits, gpu) = (self.limits.clone(), Arc::new(self.gpu.clone()));
-            Server::start(self.addr, &self.membership, limits, self.on_request(), gpu).unwrap()
+            Server::start(addr, &self.membership, limits, self.on_request(), gpu)
         };
+        let server = match self.addr.port() {
+            // Another program may have some.
+            0 => (0..100).find_map(|_| start(own_address()).ok()),
+            _ => start(self.addr).ok(),
+        };
+        let server = server.expect("an address is free");
         self.addr = server.local_addr();
         self.running = Some((runtime, server));
     }
