@@ -34,8 +34,7 @@ pub struct Node {
 
 impl Node {
     /// Connects to a node, named as [`ENV_NODE`] says. With `discover:IFACE` each new connection looks for schedulers that
-    /// announce themselves, for up to 6 s, and dials those found one after the other until one answers, each by its id; after that only the
-    /// same one.
+    /// announce themselves, for up to 6 s, and dials those found one after the other until one answers, each by its id.
     pub async fn connect_async(node: &str, identity: &Identity) -> Result<Self, Error> {
         Self::connect_patiently_async(node, identity, Duration::ZERO).await
     }
