@@ -158,6 +158,22 @@ impl EmbeddedEtcd {
         self.directory.path().join(CA)
     }
 
+    /// A command `etcdctl` with its identity, for servers at these URLs, separated by commas. The words are to be added.
+    #[must_use]
+    pub fn etcdctl(&self, urls: &str) -> Command {
+        let mut command = Command::new("etcdctl");
+        command.arg(format!("--endpoints={urls}"));
+        for (flag, file) in [
+            ("--cert", self.identity()),
+            ("--key", self.identity()),
+            ("--cacert", self.ca()),
+        ] {
+            command.arg(flag).arg(file);
+        }
+        command.env("ETCDCTL_API", "3");
+        command
+    }
+
     /// The directory of its data.
     #[must_use]
     pub fn data(&self) -> PathBuf {

@@ -66,17 +66,8 @@ impl Fleet {
 
     /// What etcdctl prints. `None`: it fails.
     fn etcdctl(&self, words: &[&str]) -> anyhow::Result<Option<String>> {
-        let identity = self.etcd.identity();
-        let mut asks = Command::new("etcdctl");
-        asks.arg(format!("--endpoints={}", self.etcd.urls().join(",")))
-            .arg("--cert")
-            .arg(&identity)
-            .arg("--key")
-            .arg(&identity)
-            .arg("--cacert")
-            .arg(self.etcd.ca())
-            .args(words)
-            .env("ETCDCTL_API", "3");
+        let mut asks = self.etcd.etcdctl(&self.etcd.urls().join(","));
+        asks.args(words);
         let output = asks.output().context("start etcdctl")?;
         let told = String::from_utf8(output.stdout)?;
         Ok(output.status.success().then_some(told))

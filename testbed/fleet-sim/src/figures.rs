@@ -64,9 +64,7 @@ fn whole_nodes(fleet: &Fleet) -> Option<usize> {
 /// Requests that etcd has answered, by its own count.
 fn requests(fleet: &Fleet) -> anyhow::Result<f64> {
     let told = get(
-        fleet
-            .metrics()
-            .context("--figures counts the requests of one server of etcd")?,
+        fleet.metrics().context("etcd tells no counters")?,
         "/metrics",
     )?;
     let lines = told

@@ -64,8 +64,7 @@ impl Fleet {
         let place = place(options.nodes)?;
         let at = place.path().join("fabric");
         let directory = FabricDirectory::init(&at, SystemTime::now())?;
-        // One server alone may have the port.
-        let metrics = match options.figures && options.etcd_servers == 1 {
+        let metrics = match options.figures {
             true => Some(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?),
             false => None,
         };

@@ -81,6 +81,10 @@ impl Default for Options {
 /// # Errors
 /// The fleet cannot be set up.
 pub async fn run(options: &Options) -> anyhow::Result<bool> {
+    anyhow::ensure!(
+        !options.figures || options.etcd_servers == 1,
+        "--figures counts the requests of one server of etcd: leave out --etcd-servers"
+    );
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
     let seed = options.seed.unwrap_or_else(|| fastrand::u64(..));

@@ -197,18 +197,8 @@ impl World {
     }
 
     fn command(&self, url: &str, words: &[&str]) -> Command {
-        let identity = self.etcd.identity();
-        let mut command = Command::new("etcdctl");
-        command
-            .arg(format!("--endpoints={url}"))
-            .arg("--cert")
-            .arg(&identity)
-            .arg("--key")
-            .arg(&identity)
-            .arg("--cacert")
-            .arg(self.etcd.ca())
-            .args(words)
-            .env("ETCDCTL_API", "3");
+        let mut command = self.etcd.etcdctl(url);
+        command.args(words);
         command
     }
 
