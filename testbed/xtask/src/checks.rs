@@ -46,6 +46,9 @@ pub(crate) fn clippy(layout: &Layout) -> Result<Outcome> {
         "warnings",
     ];
     cargo::run(cargo(layout, &words)?)?;
+    // Without the features that others of the workspace switch on.
+    let alone = ["clippy", "-p", "fabricbios-client", "--", "-D", "warnings"];
+    cargo::run(cargo(layout, &alone)?)?;
     // Where they are built too, so that macros and build scripts are compiled once.
     let deny_warnings = ["--", "-D", "warnings"];
     cargo::run(crate::fuzz::cargo_for(layout, "clippy", &deny_warnings)?)?;
