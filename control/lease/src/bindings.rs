@@ -250,6 +250,7 @@ impl LeaseTable {
     /// Takes back a grant that the journal could not write. The client was refused, so the lease is cut, released and
     /// removed at once. A lease that is fenced by now keeps its record, so that no other lease gets its bytes.
     pub fn on_grant_lost(&mut self, now: Now, id: LeaseId) {
+        self.now = now.boot;
         let holds = |lease: &&mut Lease| lease.state() != State::Fenced;
         let Some(lease) = self.leases.get_mut(&id).filter(holds) else {
             return;

@@ -25,6 +25,7 @@ impl LeaseTable {
     /// `heard`: all reports of work done until this time have been handled, so that a provider does not count as late
     /// because nobody has read its report yet.
     pub fn tick_some(&mut self, now: Now, heard: BootTime, most: usize) -> bool {
+        self.now = now.boot;
         for _ in 0..most {
             self.fence_broken(now);
             if let Some(timer) = self.deadlines.take_due(now.boot) {
@@ -269,6 +270,10 @@ impl LeaseTable {
         }
         self.change_held(&lease, false);
         self.recount(lease.counted.0, None);
+        if let Some((state, _)) = lease.counted.0 {
+            let stay = (state, lease.state_since);
+            self.figures.leaves(lease.resource_id, id, stay, self.now);
+        }
         self.lives_no_more(&lease);
         let fenced = matches!(lease.stage(), Stage::Ended { fenced: true });
         if !lease.granted() {

@@ -192,6 +192,15 @@ impl LeaseTable {
         if was == is {
             return;
         }
+        let before = was.0.map(|(state, _)| state);
+        let (of, state, now) = (lease.resource_id, lease.state(), self.now);
+        if before != Some(state) {
+            let since = core::mem::replace(&mut lease.state_since, now);
+            if let Some(before) = before {
+                self.figures.leaves(of, id, (before, since), now);
+            }
+            self.figures.enters(of, id, state, now);
+        }
         self.recount(was.0, is.0);
         let Some(lease) = self.leases.get(&id) else {
             return;
@@ -352,6 +361,10 @@ impl LeaseTable {
         counted.retain(|_, number| *number > 0);
         holds(Invariant::Census, counted == census, &|| {
             format!("{counted:?}, not {census:?}")
+        });
+        let figures = self.figures.all(&self.leases);
+        holds(Invariant::Census, figures, &|| {
+            format!("{:?}", self.figures)
         });
         for resource in self.resources.values() {
             let its = self

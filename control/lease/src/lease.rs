@@ -57,6 +57,8 @@ pub(crate) struct Lease {
     pub(crate) expires_at_unix_ms: u64,
     /// The timers that are set in the table: the next deadline, and the time limit of a provider.
     pub(crate) timers: (Option<BootTime>, Option<BootTime>),
+    /// Since when the lease is in the state that is counted.
+    pub(crate) state_since: BootTime,
     /// The state as it is counted in the census, and whether the lease counts as on its way.
     pub(crate) counted: (Option<(State, bool)>, bool),
     /// The newest binding that an order has named.
@@ -118,6 +120,7 @@ impl Lease {
             granted_at_unix_ms: 0,
             expires_at_unix_ms: 0,
             timers: (None, None),
+            state_since: now.boot,
             counted: (None, false),
             ordered: Generation(0),
             since: Some(now.boot),

@@ -97,6 +97,33 @@ pub(crate) enum Event {
 }
 
 impl State {
+    /// The states of leases that are not over.
+    pub(crate) const COUNTED: [Self; 7] = [
+        Self::Binding,
+        Self::Active,
+        Self::Rebinding,
+        Self::Cutting,
+        Self::Grace,
+        Self::Releasing,
+        Self::Fenced,
+    ];
+
+    /// The name, for metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::Binding => "binding",
+            Self::Active => "active",
+            Self::Rebinding => "rebinding",
+            Self::Cutting => "cutting",
+            Self::Grace => "grace",
+            Self::Releasing => "releasing",
+            Self::Ended => "ended",
+            Self::Fenced => "fenced",
+        }
+    }
+
     /// Where `event` leads from here; `None` is "prohibited": the caller refuses the request or
     /// ignores the stale report.
     #[must_use]

@@ -15,6 +15,7 @@ impl LeaseTable {
     /// Handles the result of an order. `done`: when the provider finished. A due deadline of the lease is handled
     /// first.
     pub fn on_report(&mut self, now: Now, done: BootTime, report: Report) {
+        self.now = now.boot;
         if let Some(id) = report.lease_id() {
             self.catch_up(now, id);
         }

@@ -21,6 +21,7 @@ pub(crate) type Decision = Result<Option<Reply>, Refusal>;
 impl LeaseTable {
     /// Decides a request. A due deadline of its lease is handled first.
     pub fn on_request(&mut self, now: Now, asked: &Asked) {
+        self.now = now.boot;
         if let Some(id) = lease_of(&asked.request) {
             self.catch_up(now, id);
         }

@@ -43,6 +43,7 @@ impl LeaseTable {
     /// If the part of a lease is gone, because the resource shrank, or belongs to another lease, the lease is over,
     /// with a note, and the bytes are not touched. Its remaining access is removed with all parts that no lease holds.
     pub fn restore_lease(&mut self, now: Now, record: LeaseRecord, run: EarlierRun) {
+        self.now = now.boot;
         match self.recovery_decision(now, &record, run) {
             RecoveryDecision::Over(phase) => {
                 let is_news = record.ended.is_none();
@@ -68,6 +69,7 @@ impl LeaseTable {
     /// Takes up a fence of an earlier run. With `reverify` the remediation starts at once: the machine was rebooted
     /// since, and the fenced objects were in the kernel only.
     pub fn restore_fence(&mut self, now: Now, fence: FenceRecord, reverify: bool) {
+        self.now = now.boot;
         let Some(resource) = self.resources.get_mut(&fence.resource_id) else {
             return;
         };
@@ -246,6 +248,7 @@ impl LeaseTable {
 
     /// Starts the time limits of providers: the node can carry out orders from now on.
     pub fn on_start(&mut self, now: Now) {
+        self.now = now.boot;
         let ids: Vec<LeaseId> = self.leases.keys().copied().collect();
         for id in ids {
             let waits = |it: &&mut Lease| matches!(it.state(), State::Cutting | State::Rebinding);

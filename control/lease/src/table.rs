@@ -19,6 +19,7 @@ use crate::{
     After, Availability, BootTime, Change, Durability, Effect, Note, Offer, Order, Policy, State,
     Ticket,
     change_log::ChangeLog,
+    figures::Figures,
     invariants::Broken,
     lease::Lease,
     rate::Rates,
@@ -74,6 +75,10 @@ pub struct LeaseTable {
     pub(crate) forget: Timers,
     /// The number of leases by state, and by whether an earlier run reported their end.
     pub(crate) census: BTreeMap<(State, bool), usize>,
+    /// How long leases stay in their states.
+    pub(crate) figures: Figures,
+    /// The time of the last input.
+    pub(crate) now: BootTime,
     /// The amount of each resource that leases hold.
     pub(crate) held: BTreeMap<ResourceId, u64>,
     /// The last changes of live leases.
@@ -106,6 +111,8 @@ impl LeaseTable {
             patience: Timers::default(),
             forget: Timers::default(),
             census: BTreeMap::new(),
+            figures: Figures::default(),
+            now: BootTime(0),
             held: BTreeMap::new(),
             changes: ChangeLog::default(),
             broken: Vec::new(),

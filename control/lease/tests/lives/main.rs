@@ -17,6 +17,7 @@ mod devices;
 mod ending;
 mod fences;
 mod fences_of_parts;
+mod figures;
 mod functions;
 mod intents;
 mod keys_and_terms;
