@@ -52,6 +52,6 @@ pub use limit::{Rate, Sources};
 pub use replay::ReplayWindow;
 pub use room::{Room, Share};
 #[cfg(feature = "server")]
-pub use server::{Counters, FbbuConfig, FbbuPath, FbmuConfig, FbmuPath, Tally};
+pub use server::{Counters, FbbuConfig, FbbuPath, FbmuConfig, FbmuPath, STATUSES, Tally};
 pub use session_state::SessionState;
 pub use space::{Space, Store, StoreFailed};

@@ -147,6 +147,11 @@ impl Exchange {
         }
     }
 
+    /// Bytes of the datagram.
+    pub(super) fn length(&self) -> usize {
+        self.length
+    }
+
     /// Sets the length of the reply.
     pub(super) fn answer(&mut self, length: usize) {
         self.reply_length = length;

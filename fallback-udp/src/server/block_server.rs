@@ -188,6 +188,7 @@ impl Storage {
             if let Some(reply) = waiting.finish(result, &mut buffer) {
                 tally.answered[reply.status as usize] += 1;
                 let (addresses, length) = (waiting.addresses, reply.length);
+                tally.sent_bytes += length as u64;
                 late.push(LateReply {
                     addresses,
                     buffer,

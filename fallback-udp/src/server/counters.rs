@@ -4,12 +4,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fabricbios_wire::DataStatus;
 
-const STATUSES: usize = DataStatus::Io as usize + 1;
+/// Statuses of replies.
+pub const STATUSES: usize = DataStatus::Io as usize + 1;
 
 /// Counters since the start, shared by all threads.
 #[derive(Debug, Default)]
 pub struct Counters {
     received: AtomicU64,
+    received_bytes: AtomicU64,
+    sent_bytes: AtomicU64,
     answered: [AtomicU64; STATUSES],
     unauthenticated: AtomicU64,
     dropped: AtomicU64,
@@ -21,6 +24,10 @@ pub struct Counters {
 pub struct Tally {
     /// Datagrams received.
     pub received: u64,
+    /// Bytes of these datagrams.
+    pub received_bytes: u64,
+    /// Bytes of the replies.
+    pub sent_bytes: u64,
     /// Replies with a valid tag, indexed by status.
     pub answered: [u64; STATUSES],
     /// INVALID replies without a tag.
@@ -38,6 +45,8 @@ impl Counters {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Tally {
             received: get(&self.received),
+            received_bytes: get(&self.received_bytes),
+            sent_bytes: get(&self.sent_bytes),
             answered: std::array::from_fn(|status| get(&self.answered[status])),
             unauthenticated: get(&self.unauthenticated),
             dropped: get(&self.dropped),
@@ -52,6 +61,8 @@ impl Counters {
             }
         };
         add(&self.received, tally.received);
+        add(&self.received_bytes, tally.received_bytes);
+        add(&self.sent_bytes, tally.sent_bytes);
         for (count, more) in self.answered.iter().zip(tally.answered) {
             add(count, more);
         }

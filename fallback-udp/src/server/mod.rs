@@ -24,6 +24,6 @@ mod tidying;
 mod udp_path;
 mod worker;
 
-pub use counters::{Counters, Tally};
+pub use counters::{Counters, STATUSES, Tally};
 pub use fbbu::{FbbuConfig, FbbuPath};
 pub use fbmu::{FbmuConfig, FbmuPath};

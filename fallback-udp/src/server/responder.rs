@@ -46,7 +46,9 @@ impl Responder {
             ..Tally::default()
         };
         for exchange in exchanges {
+            tally.received_bytes += exchange.length() as u64;
             let length = self.answer_one(exchange, received, &mut tally, &mut serve);
+            tally.sent_bytes += length as u64;
             exchange.answer(length);
         }
         self.counters.add(&tally);

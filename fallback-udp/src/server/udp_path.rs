@@ -74,7 +74,7 @@ impl<C: Content> UdpPath<C> {
 
     /// Counters of the datagrams. A reply that is ready after the end of its lease counts as dropped.
     #[must_use]
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 

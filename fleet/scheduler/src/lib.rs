@@ -19,6 +19,7 @@ use anyhow::Context;
 use fabricbios_control::{Limits, Membership, NoSessions, Server};
 use fabricbios_discovery::Announcing;
 use fabricbios_fabric::Fabric;
+use fabricbios_http::Http;
 use fabricbios_wire::{FlatEntry, NodeId, ResourceId, ResourceType};
 
 pub use embedded::EmbeddedEtcd;
@@ -33,7 +34,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct Scheduler {
     server: Server,
     announcing: Option<Announcing>,
-    http: Option<http::Http>,
+    http: Option<Http>,
     store: Option<store::Running>,
     embedded: Option<EmbeddedEtcd>,
     id: NodeId,
@@ -77,7 +78,7 @@ impl Scheduler {
         let queue = owner::start(id, policy, etcd, asks);
         let http = settings.http_listen.map(|at| {
             let about = http::About::new(id, fabric.id());
-            let started = http::Http::start(at, about, health);
+            let started = http::start(at, about, health);
             started.with_context(|| format!("--http-listen {at}"))
         });
         let http = http.transpose()?;
@@ -94,7 +95,7 @@ impl Scheduler {
             [] => None,
             links => {
                 let (fabric, listen) = (membership.now(), server.local_addr());
-                let http = { http.as_ref() }.map(http::Http::local_addr);
+                let http = { http.as_ref() }.map(Http::local_addr);
                 // Another program may listen with this number at the addresses that are announced.
                 let http = http.filter(|it| it.ip().is_unspecified() || it.ip() == listen.ip());
                 let http_port = http.map_or(0, |it| it.port());
@@ -128,7 +129,7 @@ impl Scheduler {
     /// Where it serves HTTP, with the real port if 0 was configured; `None`: nowhere.
     #[must_use]
     pub fn http_addr(&self) -> Option<SocketAddr> {
-        self.http.as_ref().map(http::Http::local_addr)
+        self.http.as_ref().map(Http::local_addr)
     }
 
     /// Closes all connections: clients ask another scheduler, or a node itself.

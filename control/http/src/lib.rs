@@ -1,0 +1,19 @@
+//! A small HTTP port for who has no certificate: monitors, load balancers, people with a browser. It is read-only.
+//!
+//! Whoever connects is bounded in number and time, and holds up neither the program nor the others.
+
+#![forbid(unsafe_code)]
+
+mod latest;
+mod response;
+mod server;
+
+pub use http_body_util::Full;
+pub use hyper::{
+    Request, Response, StatusCode,
+    body::{Bytes, Incoming},
+    header,
+};
+pub use latest::Latest;
+pub use response::{Answer, json, text};
+pub use server::{Http, Site};
