@@ -1,4 +1,4 @@
-//! Checks that docs/operator.md has the daemon's settings.
+//! Checks that docs/operate.md has the daemon's settings.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -8,8 +8,8 @@ use clap::CommandFactory;
 use fabricbios_node::settings::Cli;
 
 #[test]
-fn the_operators_page_has_every_setting_and_no_other() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operator.md");
+fn the_page_has_every_setting_and_no_other() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operate.md");
     let page = fs::read_to_string(page).unwrap();
     let example = page.split("```toml\n").nth(1).unwrap();
     let example = example.split("```").next().unwrap();

@@ -24,7 +24,7 @@ TERM_SECS = length(8, 6)
 TOLD_SLACK_MS = 2000
 POOL_MIB = 32
 CHUNK = 4 * MIB
-# File descriptors that the node reserves for the ends of leases, and those of one grant (docs/operator.md).
+# File descriptors that the node reserves for the ends of leases, and those of one grant (docs/operate.md).
 KEPT, OF_A_GRANT = 384, 16
 # Number of leases that end together, and number of programs that ask at the same time.
 TOGETHER, ASKING = length(16, 8), 4
