@@ -91,6 +91,7 @@ fn start(state_dir: &Path) -> anyhow::Result<(Service, Node)> {
         Past::open(&Program::of_this_process()?, &settings)?,
         vec![offered],
         GpuParts::default(),
+        Vec::new(),
     )?;
     let identity = Identity::load(admin)?;
     let node = Node::connect(&service.local_addr().to_string(), &identity)?;

@@ -8,6 +8,7 @@ pub mod driver;
 pub mod inventory;
 pub mod journal;
 pub mod kinds;
+pub mod monitor;
 pub mod process;
 pub mod settings;
 pub mod watchdog;

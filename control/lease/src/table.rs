@@ -189,6 +189,12 @@ impl LeaseTable {
         unsettled.iter().all(|is| number(is) == 0)
     }
 
+    /// The capacity that a live lease holds, in the unit of its kind.
+    #[must_use]
+    pub fn amount(&self, id: LeaseId) -> Option<u64> {
+        self.leases.get(&id).map(|lease| lease.placement.amount())
+    }
+
     /// Leases on record, alive or ended.
     #[must_use]
     pub fn records(&self) -> usize {

@@ -39,6 +39,7 @@ impl<E: Environment> Driver<E> {
                 Effect::Order { order, tenant, .. } => self.dispatch(tenant, order),
                 Effect::Journal(change) => self.batch.extend(encode(change)),
                 Effect::Note(note) => {
+                    self.tally.note(&note);
                     log_note::log(&note);
                     self.failing.count(&note, || self.environment.now().boot);
                 }

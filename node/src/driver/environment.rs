@@ -5,7 +5,7 @@ use fabricbios_wire::LeaseId;
 
 use crate::{
     driver::{dispatcher::Dispatcher, fair::Owner},
-    journal::{Change, CommitError, Journal, Seq},
+    journal::{Change, CommitError, Journal, JournalFigures, Seq},
     process::clock,
 };
 
@@ -21,6 +21,10 @@ pub trait Environment {
     fn submit(&mut self, changes: Vec<Change>) -> Seq;
     /// True if the disk keeps up, so that new leases can be accepted.
     fn has_room(&self) -> bool;
+    /// The figures of the journal; a simulation has none.
+    fn journal(&self) -> JournalFigures {
+        JournalFigures::default()
+    }
     /// Makes every submission durable and closes the journal.
     ///
     /// # Errors
@@ -58,6 +62,10 @@ impl Environment for Machine {
 
     fn has_room(&self) -> bool {
         self.journal.has_room()
+    }
+
+    fn journal(&self) -> JournalFigures {
+        self.journal.figures()
     }
 
     fn close(self) -> Result<(), CommitError> {

@@ -45,6 +45,21 @@ pub enum NoPlace {
     Gone,
 }
 
+/// How many items wait, and how many requests found no place since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// Notices of the node itself.
+    pub notices: usize,
+    /// Reports of providers.
+    pub reports: usize,
+    /// Requests.
+    pub requests: usize,
+    /// See [`NoPlace::Full`].
+    pub full: u64,
+    /// See [`NoPlace::OwnerFull`].
+    pub owner_full: u64,
+}
+
 /// The receiving end.
 #[derive(Debug)]
 pub struct Mailbox<T> {
@@ -79,6 +94,9 @@ struct Queues<T> {
     notices: VecDeque<T>,
     reports: FairQueue<T>,
     requests: FairQueue<T>,
+    /// Requests that found no place, see [`Waiting`].
+    full: u64,
+    owner_full: u64,
     /// The driver found the queues empty and waits, or is about to wait.
     is_waiting: bool,
     is_closed: bool,
@@ -134,9 +152,11 @@ impl<T> Sender<T> {
         }
         let its = queues.requests.len_of(&owner);
         if its >= REQUESTS_OF_OWNER_MAX {
+            queues.owner_full += 1;
             return Err((NoPlace::OwnerFull, item));
         }
         if its > 0 && queues.requests.len() >= REQUESTS_MAX {
+            queues.full += 1;
             return Err((NoPlace::Full, item));
         }
         queues.requests.push(owner, item);
@@ -205,6 +225,8 @@ impl<T> Mailbox<T> {
                 notices: VecDeque::new(),
                 reports: FairQueue::default(),
                 requests: FairQueue::default(),
+                full: 0,
+                owner_full: 0,
                 is_waiting: false,
                 is_closed: false,
             }),
@@ -262,6 +284,18 @@ impl<T> Mailbox<T> {
     /// The next request, of the owner who has the turn; never waits.
     pub fn take_request(&self) -> Option<T> {
         self.shared.lock().requests.pop()
+    }
+
+    /// What waits now.
+    pub fn waiting(&self) -> Waiting {
+        let queues = self.shared.lock();
+        Waiting {
+            notices: queues.notices.len(),
+            reports: queues.reports.len(),
+            requests: queues.requests.len(),
+            full: queues.full,
+            owner_full: queues.owner_full,
+        }
     }
 
     /// True if all queues are empty.

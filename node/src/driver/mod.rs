@@ -16,6 +16,7 @@ pub mod mailbox;
 pub(crate) mod refusals;
 pub(crate) mod release_retry;
 pub mod requests;
+pub mod tally;
 pub mod workers;
 
 use std::{
@@ -29,7 +30,7 @@ use std::{
 use fabricbios_lease::{Asked, BootTime, LeaseTable, LogPosition, Report, State, Ticket};
 use fabricbios_wire::{
     Answer, AttachCode, Endpoint, InventoryForm, LeaseId, PeerChange, RdmaPeer, Refusal, Reply,
-    Request, Role,
+    Request, ResourceInventory, Role,
 };
 use tokio::{
     sync::{Notify, oneshot, watch},
@@ -44,6 +45,7 @@ use crate::{
         fair::{FairQueue, Owner},
         lease_list::AboutLeases,
         mailbox::Mailbox,
+        tally::{DriverFigures, Tally, kind_of},
         workers::raise_priority,
     },
     inventory::Inventory,
@@ -77,6 +79,8 @@ pub enum Input {
     },
     /// Somebody who keeps a copy of the list of leases asks.
     AboutLeases(AboutLeases),
+    /// Somebody asks for the figures of the node: metrics and health.
+    AboutNode(oneshot::Sender<DriverFigures>),
     /// The rdma_cm listener has ended.
     ListenerLost,
     /// A report of a provider.
@@ -156,6 +160,7 @@ pub struct Driver<E> {
     /// The error of the last commit, if it failed.
     unwritable: Option<CommitError>,
     failing: Failing,
+    tally: Tally,
     /// Since when the journal has had changes to write and has not answered.
     silent_since: Option<BootTime>,
     draining: Option<BootTime>,
@@ -196,6 +201,7 @@ impl<E: Environment> Driver<E> {
             confirming: HashMap::new(),
             unwritable: None,
             failing: Failing::default(),
+            tally: Tally::default(),
             silent_since: None,
             draining: None,
             fenced_before: BTreeSet::new(),
@@ -410,7 +416,7 @@ impl<E: Environment> Driver<E> {
     fn apply(&mut self, input: Input) {
         let only_looks = match &input {
             Input::Request { request, .. } => only_looks(request),
-            Input::AboutLeases(_) => true,
+            Input::AboutLeases(_) | Input::AboutNode(_) => true,
             _ => false,
         };
         self.may_have_changed |= !only_looks;
@@ -427,6 +433,8 @@ impl<E: Environment> Driver<E> {
                 reply,
             } => self.on_attach(&code, peer, spent, reply),
             Input::AboutLeases(question) => self.tell_of_leases(question),
+            // Who asked may be gone.
+            Input::AboutNode(reply) => drop(reply.send(self.figures())),
             Input::ListenerLost => self.table.on_attach_lost(),
             Input::Report { at, report } => self.on_report(at, report),
             Input::Durable(outcome) => {
@@ -463,6 +471,8 @@ impl<E: Environment> Driver<E> {
             }
             _ => {}
         }
+        let amount = report.lease_id().and_then(|id| self.table.amount(id));
+        self.tally.report(&report, amount);
         self.table.on_report(self.environment.now(), at, report);
     }
 
@@ -496,6 +506,7 @@ impl<E: Environment> Driver<E> {
         let tenant = Arc::clone(&requester.tenant);
         let may_ask = self.table.check_rate(now, &tenant, role);
         if let Err(refusal) = may_ask.and_then(|()| self.check_accepts_leases(&tenant, &request)) {
+            self.tally.refused(kind_of(&request), &refusal);
             return requester.reply(Err(refusal));
         }
         if let Request::GetInventory(form) = request {
@@ -519,13 +530,41 @@ impl<E: Environment> Driver<E> {
     }
 
     fn inventory_now(&self, form: InventoryForm) -> Reply {
+        match form {
+            InventoryForm::Flat => {
+                let now = self.environment.now().boot;
+                let failing = |id| self.failing.trouble(now, id);
+                Reply::FlatInventory(self.inventory.flat(self.table.availability(), &failing))
+            }
+            InventoryForm::Structured => Reply::Inventory(self.structured_inventory()),
+        }
+    }
+
+    fn structured_inventory(&self) -> ResourceInventory {
         let unwritable = self.unwritable.as_ref();
         let trouble = unwritable.map(|error| format!("the journal cannot be written: {error}"));
         let (offered, limits) = (self.table.availability(), self.table.limits());
         let now = self.environment.now().boot;
         let failing = |id| self.failing.trouble(now, id);
         self.inventory
-            .told(form, offered, limits, trouble, &failing)
+            .structured(offered, limits, trouble, &failing)
+    }
+
+    /// For metrics and health. Looks at no lease, but at those that are in a state for too long.
+    fn figures(&self) -> DriverFigures {
+        let at = self.environment.now().boot;
+        DriverFigures {
+            offered: self.table.availability().collect(),
+            states: self.table.figures(at),
+            inventory: self.structured_inventory(),
+            tally: self.tally.clone(),
+            waiting: self.mailbox.waiting(),
+            held: self.held.len() + self.released.len(),
+            journal: self.environment.journal(),
+            unwritable: self.unwritable.as_ref().map(ToString::to_string),
+            is_draining: self.draining.is_some(),
+            at,
+        }
     }
 
     /// Checks that new leases, and queue pairs that join one, are accepted at the moment.

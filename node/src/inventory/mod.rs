@@ -11,9 +11,8 @@ use std::{
 
 use fabricbios_lease::{Availability, NodeLimits};
 use fabricbios_wire::{
-    Epoch, FlatEntry, InventoryExtension, InventoryForm, NodeId, REPORT_BYTES_MAX, Reply,
-    ResourceId, ResourceInventory, ResourceType, Transport, encode_structured, health,
-    resource_flags,
+    Epoch, FlatEntry, InventoryExtension, NodeId, REPORT_BYTES_MAX, ResourceId, ResourceInventory,
+    ResourceType, Transport, encode_structured, health, resource_flags,
 };
 
 use crate::inventory::{
@@ -106,44 +105,58 @@ impl Inventory {
         self.described.keys().copied().collect()
     }
 
-    /// The inventory in this form. `offered`: from the table. `limits`: those of the table. `trouble`: a defect of
-    /// the node itself. `failing`: why leases of a resource cannot be made.
+    /// The flat form: the resources on offer and the hardware that is listed, 36 bytes per entry. `offered`: from the table.
+    /// `failing`: why leases of a resource cannot be made.
     #[must_use]
-    pub fn told(
+    pub fn flat(
         &self,
-        form: InventoryForm,
+        offered: impl Iterator<Item = Availability>,
+        failing: &dyn Fn(ResourceId) -> Option<String>,
+    ) -> Vec<FlatEntry> {
+        let (found, _) = self.detection.latest();
+        let mut entries = hardware::flat(&self.listed(&found), &self.node_id);
+        for available in offered {
+            let status = self.status(available, &found, failing);
+            entries.retain(|entry| entry.resource_id != status.available.resource_id);
+            entries.push(status.flat_entry());
+        }
+        entries.sort_by_key(|entry| (entry.resource_type, entry.resource_id));
+        entries
+    }
+
+    /// The structured form. `limits`: those of the table. `trouble`: a defect of the node itself.
+    #[must_use]
+    pub fn structured(
+        &self,
         offered: impl Iterator<Item = Availability>,
         limits: NodeLimits<'_>,
         trouble: Option<String>,
         failing: &dyn Fn(ResourceId) -> Option<String>,
-    ) -> Reply {
+    ) -> ResourceInventory {
         let (found, silence) = self.detection.latest();
-        let offered = offered.map(|available| self.status(available, &found, failing));
-        let offered: Vec<ResourceStatus> = offered.collect();
-        let mut listed = found.listed.clone();
-        listed.retain(|it| !{ self.described.values() }.any(|of| of.is_made_of(&**it)));
-        match form {
-            InventoryForm::Flat => {
-                Reply::FlatInventory(flat(hardware::flat(&listed, &self.node_id), offered))
-            }
-            InventoryForm::Structured => {
-                let trouble = trouble.or_else(|| found.state_dir.clone()).or(silence);
-                let mut inventory = hardware::structured(&listed, self.node_id, self.epoch);
-                if let Some(why) = trouble {
-                    inventory.health = inventory.health.max(health::DEGRADED);
-                    let why = InventoryExtension::HealthReason(ResourceId(0), why);
-                    inventory.extensions.push(why);
-                }
-                for status in offered {
-                    if let Some(described) = self.described.get(&status.available.resource_id) {
-                        described.overlay(&mut inventory, status, &found);
-                    }
-                }
-                inventory.extensions.push(limits.to_wire());
-                keep_short(&mut inventory);
-                Reply::Inventory(inventory)
+        let trouble = trouble.or_else(|| found.state_dir.clone()).or(silence);
+        let mut inventory = hardware::structured(&self.listed(&found), self.node_id, self.epoch);
+        if let Some(why) = trouble {
+            inventory.health = inventory.health.max(health::DEGRADED);
+            let why = InventoryExtension::HealthReason(ResourceId(0), why);
+            inventory.extensions.push(why);
+        }
+        for available in offered {
+            if let Some(described) = self.described.get(&available.resource_id) {
+                let status = self.status(available, &found, failing);
+                described.overlay(&mut inventory, status, &found);
             }
         }
+        inventory.extensions.push(limits.to_wire());
+        keep_short(&mut inventory);
+        inventory
+    }
+
+    /// The hardware that is listed beside the resources on offer.
+    fn listed(&self, found: &Found) -> Vec<Arc<dyn Hardware>> {
+        let mut listed = found.listed.clone();
+        listed.retain(|it| !{ self.described.values() }.any(|of| of.is_made_of(&**it)));
+        listed
     }
 
     fn status(
@@ -181,16 +194,6 @@ fn keep_short(inventory: &mut ResourceInventory) {
         };
         inventory.extensions.retain(|it| !is_for_schedulers(it));
     }
-}
-
-/// The flat form, 36 bytes per entry: resources on offer replace detected hardware.
-fn flat(mut entries: Vec<FlatEntry>, offered: Vec<ResourceStatus>) -> Vec<FlatEntry> {
-    for status in offered {
-        entries.retain(|entry| entry.resource_id != status.available.resource_id);
-        entries.push(status.flat_entry());
-    }
-    entries.sort_by_key(|entry| (entry.resource_type, entry.resource_id));
-    entries
 }
 
 /// Adds the fields that every kind of resource has.

@@ -9,6 +9,7 @@ use std::{
     },
 };
 
+use fabricbios_lease::Histogram;
 use redb::{StorageBackend, backends::FileBackend};
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,19 @@ pub struct JournalCounts {
     pub writes: u64,
     /// Bytes written.
     pub written_bytes: u64,
+}
+
+/// The figures of a journal, for metrics.
+#[derive(Clone, Debug, Default)]
+pub struct JournalFigures {
+    /// Disk operations of the process that writes it.
+    pub counts: JournalCounts,
+    /// Changed records that wait for the next commit.
+    pub waiting: usize,
+    /// How long commits took, from the group of changes to its report.
+    pub commit_times: Histogram,
+    /// Commits that failed.
+    pub failed: u64,
 }
 
 #[derive(Debug, Default)]

@@ -35,7 +35,7 @@ use fabricbios_wire::{Epoch, LeaseId, ResourceId};
 
 pub use error::{CommitError, JournalError, Lost};
 pub(crate) use message::CHANNEL;
-pub use meter::JournalCounts;
+pub use meter::{JournalCounts, JournalFigures};
 pub use process::{Arguments, journal_main};
 pub use queue::Writer;
 use queue::{SharedQueue, Stop, write_all};
@@ -247,6 +247,18 @@ impl Journal {
     #[must_use]
     pub fn counts(&self) -> JournalCounts {
         self.shared.lock().counts
+    }
+
+    /// For metrics.
+    #[must_use]
+    pub fn figures(&self) -> JournalFigures {
+        let queue = self.shared.lock();
+        JournalFigures {
+            counts: queue.counts,
+            waiting: queue.waiting.len(),
+            commit_times: queue.commit_times.clone(),
+            failed: queue.failed,
+        }
     }
 
     /// Makes every submission durable, then closes, within some seconds.

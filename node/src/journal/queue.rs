@@ -3,8 +3,10 @@
 use std::{
     fmt,
     sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
+
+use fabricbios_lease::Histogram;
 
 use super::{Change, CommitError, Group, JournalCounts, OnCommit, Seq, remote::Remote};
 
@@ -29,6 +31,9 @@ pub(super) struct Queue {
     durable_seq: u64,
     stop: Stop,
     pub(super) counts: JournalCounts,
+    pub(super) commit_times: Histogram,
+    /// Commits that failed.
+    pub(super) failed: u64,
     /// Process id of the writer.
     pub(super) process: u32,
 }
@@ -153,8 +158,10 @@ pub(super) fn write_all(
     on_commit: &OnCommit,
 ) -> Result<(), CommitError> {
     while let Some((group, seq)) = shared.next_group() {
+        let begun = Instant::now();
         match remote.commit(&group) {
             Ok(number) => {
+                shared.lock().commit_times.add(begun.elapsed());
                 // A store gets the number before the commit is reported.
                 if let Some(count) = shared.commit_counter.get() {
                     count(number);
@@ -163,6 +170,7 @@ pub(super) fn write_all(
                 on_commit(Ok(seq));
             }
             Err(e) => {
+                shared.lock().failed += 1;
                 shared.put_back(group);
                 on_commit(Err(e.clone()));
                 if !shared.pause() {

@@ -19,6 +19,7 @@ use std::{env, fmt, net::SocketAddr, path::PathBuf, sync::Arc};
 use anyhow::Context;
 use clap::Args;
 use fabricbios_contract::LocalAccess;
+use fabricbios_fallback_udp::Counters;
 use fabricbios_helper::{Handler, Program, Supervisor};
 use fabricbios_lease::StepError;
 use fabricbios_wire::{NodeId, ResourceType};
@@ -138,6 +139,8 @@ pub struct Opened {
     pub local: Option<Arc<dyn LocalAccess>>,
     /// The node's GPUs and their sessions; the default for other kinds.
     pub gpus: GpuParts,
+    /// The counters of its path over UDP; `None`: it has none.
+    pub datagrams: Option<Arc<Counters>>,
     /// Closes devices, ports and sockets after the node has stopped.
     pub close: Box<dyn FnOnce()>,
 }
@@ -150,6 +153,7 @@ impl Opened {
             offered: None,
             local: None,
             gpus: GpuParts::default(),
+            datagrams: None,
             close: Box::new(|| ()),
         }
     }

@@ -80,13 +80,14 @@ fn refused(detail: impl std::fmt::Display) -> StepError {
     StepError::new("open another file", detail)
 }
 
-fn limit() -> u64 {
+/// The soft limit, which is the hard limit after [`raise`].
+pub(crate) fn limit() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(current, _)| current)
 }
 
 /// Since Linux 6.2 the size of the directory is the number of descriptors (proc_pid_fd(5)); on older kernels this
 /// function counts the entries.
-fn used() -> io::Result<u64> {
+pub(crate) fn used() -> io::Result<u64> {
     match fs::metadata("/proc/self/fd")?.len() {
         0 => Ok(fs::read_dir("/proc/self/fd")?.count() as u64),
         told => Ok(told),

@@ -3,6 +3,7 @@
 use std::{
     fmt::{self, Write},
     io,
+    sync::OnceLock,
 };
 
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
@@ -10,6 +11,13 @@ use tracing_subscriber::{
     field::MakeExt,
     fmt::{FormatFields, format},
 };
+
+static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
+
+/// Lines of this process's log that were dropped since its start.
+pub(crate) fn dropped_lines() -> u64 {
+    DROPPED.get().map_or(0, |it| it.dropped_lines() as u64)
+}
 
 /// Writes log lines to standard error on a thread of its own, so that logging never blocks. Lines beyond the limit are
 /// dropped and counted. Dropping the guard writes the waiting lines.
@@ -20,6 +28,7 @@ pub fn stderr(lines_waiting_max: usize) -> (NonBlocking, ErrorCounter, WorkerGua
         .thread_name("log")
         .finish(io::stderr());
     let dropped = writer.error_counter();
+    DROPPED.set(dropped.clone()).ok();
     (writer, dropped, guard)
 }
 

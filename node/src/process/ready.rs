@@ -15,7 +15,12 @@ use crate::settings::Settings;
 const ADMIN: &str = "admin.identity";
 
 /// Announces that clients are served.
-pub(crate) fn announce(settings: &Settings, fabric: &Fabric, listen: SocketAddr) {
+pub(crate) fn announce(
+    settings: &Settings,
+    fabric: &Fabric,
+    listen: SocketAddr,
+    metrics: Option<SocketAddr>,
+) {
     let dial = SocketAddr::new(dial_ip(settings, listen), listen.port());
     let of_directory = settings.fabric_dir.as_ref().map(|it| it.join(ADMIN));
     let try_next = match fabric.admin_identity().or(of_directory.as_deref()) {
@@ -28,8 +33,9 @@ pub(crate) fn announce(settings: &Settings, fabric: &Fabric, listen: SocketAddr)
             fabric.id()
         ),
     };
+    let metrics = metrics.map_or_else(String::new, |at| format!(" metrics=http://{at}/metrics"));
     let text = format!(
-        "READY node={} listen={listen}\n{try_next}\n",
+        "READY node={} listen={listen}{metrics}\n{try_next}\n",
         fabric.node_id()
     );
     let mut out = io::stdout().lock();

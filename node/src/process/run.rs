@@ -12,6 +12,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::{
     journal::past::Past,
     kinds::{self, Opening, gpu::GpuParts, local_socket},
+    monitor::DataPaths,
     process::{
         descriptors, helpers, membership, program_memory, ready, service::Service, state_dir,
     },
@@ -49,10 +50,14 @@ pub fn control_server(settings: &Settings) -> anyhow::Result<()> {
     })?;
     program_memory::lock();
     let (mut offered, mut local, mut close) = (Vec::new(), Vec::new(), Vec::new());
+    let mut data_paths = DataPaths::new();
     let mut gpus = GpuParts::default();
     for kind in opened {
         if !kind.gpus.found.list().is_empty() {
             gpus = kind.gpus;
+        }
+        if let (Some(offered), Some(counters)) = (&kind.offered, kind.datagrams) {
+            data_paths.push((offered.kind, counters));
         }
         offered.extend(kind.offered);
         local.extend(kind.local);
@@ -68,9 +73,14 @@ pub fn control_server(settings: &Settings) -> anyhow::Result<()> {
         let mut signals = Signals::new()?;
         let join = membership::join(settings, &membership);
         let _local_socket = local_socket::open(&settings.kinds.shared, local, join)?;
-        let mut service = Service::start(settings, &membership, past, offered, gpus)?;
+        let mut service = Service::start(settings, &membership, past, offered, gpus, data_paths)?;
         service.settled().await;
-        ready::announce(settings, &membership.now(), service.local_addr());
+        ready::announce(
+            settings,
+            &membership.now(),
+            service.local_addr(),
+            service.metrics_addr(),
+        );
         let told_to = until_stopped(&mut signals, &mut service, on_stop).await;
         match told_to {
             Ok(Told::StopAtOnce) => service.halt(),

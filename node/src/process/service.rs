@@ -6,6 +6,7 @@ use std::{io, mem, net::SocketAddr, sync::Arc, thread, time::Duration};
 
 use anyhow::Context;
 use fabricbios_control::{Limits, Membership, Origin, Server};
+use fabricbios_http::Http;
 use fabricbios_lease::{Durability, EarlierRun, FenceRecord, LeaseRecord, LeaseTable, Now, Policy};
 use fabricbios_wire::{LeaseId, NodeId, ResourceId};
 use tokio::{
@@ -29,6 +30,7 @@ use crate::{
         net,
         settings::KindSettings,
     },
+    monitor::{self, DataPaths, Watched},
     process::{clock, reports::Reporter},
     settings::Settings,
 };
@@ -42,6 +44,8 @@ const WITHDRAW_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Service {
     server: Server,
+    /// The pages of metrics and health, if they are served. A node that goes down serves them until its end.
+    http: Option<Http>,
     driver: Sender<Input>,
     stopped: oneshot::Receiver<io::Result<Vec<LeaseId>>>,
     settled: Option<oneshot::Receiver<()>>,
@@ -66,6 +70,7 @@ impl Service {
         past: Past,
         mut offered: Vec<Offered>,
         gpus: GpuParts,
+        data_paths: DataPaths,
     ) -> anyhow::Result<Self> {
         let Past {
             mailbox,
@@ -101,6 +106,16 @@ impl Service {
             Arc::new(move |request| requests.take(request)),
             gpus.sessions,
         )?;
+        let watched = Watched {
+            membership: membership.clone(),
+            driver: driver.clone(),
+            detection: detection.clone(),
+            data_paths,
+        };
+        let http = { settings.metrics_listen }.map(|at| {
+            monitor::start(at, watched).with_context(|| format!("--metrics-listen {at}"))
+        });
+        let http = http.transpose()?;
         let on_offer = inventory.on_offer();
         let (tell_settled, settled) = oneshot::channel();
         let machine = Machine {
@@ -138,6 +153,7 @@ impl Service {
         let stopped = drive(new)?;
         Ok(Self {
             server,
+            http,
             driver,
             stopped,
             settled: Some(settled),
@@ -151,6 +167,12 @@ impl Service {
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.server.local_addr()
+    }
+
+    /// The address that metrics are served at, if they are.
+    #[must_use]
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.http.as_ref().map(Http::local_addr)
     }
 
     /// Waits until leases of an earlier run are adopted or cut, for a limited time.

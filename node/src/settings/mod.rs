@@ -54,6 +54,11 @@ pub struct Settings {
     #[arg(long, value_name = "IFACE", value_parser = interface)]
     pub announce: Vec<String>,
 
+    /// Where the node serves /metrics, /healthz and /readyz over HTTP, as ADDR:PORT, to anybody who reaches it: they tell the
+    /// names of resources and counts, no tenant and no lease [default: nowhere].
+    #[arg(long, value_name = "ADDR:PORT", value_parser = values::http_listen)]
+    pub metrics_listen: Option<SocketAddr>,
+
     /// What endpoints say when the node listens on a wildcard [default: the address that the client
     /// reached].
     #[arg(long, value_name = "IP", value_parser = advertise)]

@@ -141,13 +141,18 @@ impl Place {
         read.expect("a line of output");
         let words = line.trim().strip_prefix("READY node=");
         let words = words.and_then(|it| it.split_once(" listen="));
-        let Some((node, address)) = words else {
+        let Some((node, rest)) = words else {
             child.wait().expect("gone");
             panic!("{line:?}: {}", self.log());
+        };
+        let (address, metrics) = match rest.split_once(" metrics=http://") {
+            Some((address, metrics)) => (address, metrics.strip_suffix("/metrics")),
+            None => (rest, None),
         };
         Daemon {
             node: node.to_owned(),
             address: address.to_owned(),
+            metrics: metrics.map(str::to_owned),
             child,
         }
     }
@@ -174,6 +179,8 @@ pub(crate) struct Daemon {
     /// The node's id.
     pub(crate) node: String,
     pub(crate) address: String,
+    /// Where it serves its pages, if it does.
+    pub(crate) metrics: Option<String>,
     pub(crate) child: Child,
 }
 

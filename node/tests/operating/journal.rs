@@ -18,10 +18,10 @@ use nix::{
 use crate::daemon::{self, Daemon, Place};
 
 /// A stopped process; a drop continues it.
-struct Stopped(Pid);
+pub(crate) struct Stopped(Pid);
 
 impl Stopped {
-    fn stop(process: Pid) -> Self {
+    pub(crate) fn stop(process: Pid) -> Self {
         kill(process, Signal::SIGSTOP).unwrap();
         Self(process)
     }
@@ -64,7 +64,7 @@ fn refused_because_of(place: &Place, holder: Pid) {
 }
 
 /// The journal's writer of this daemon, whichever thread has started it.
-fn scribe(daemon: &Daemon) -> Pid {
+pub(crate) fn scribe(daemon: &Daemon) -> Pid {
     let tasks = fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
     let children = tasks.flat_map(|task| {
         let children = fs::read_to_string(task.unwrap().path().join("children")).unwrap();

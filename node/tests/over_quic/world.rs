@@ -61,8 +61,15 @@ impl World {
         let admin = fabric.admin_identity().expect("a node alone").to_owned();
         let membership = Membership::new(fabric);
         let parts = GpuParts::default();
-        let service =
-            Service::start(settings, &membership, past, vec![offered], parts).expect("a node");
+        let service = Service::start(
+            settings,
+            &membership,
+            past,
+            vec![offered],
+            parts,
+            Vec::new(),
+        )
+        .expect("a node");
         let identity = Identity::load(admin).expect("an identity");
         let operator = connect(&service, &identity).await;
         Self {

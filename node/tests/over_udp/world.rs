@@ -118,6 +118,7 @@ impl World {
             past,
             offered.into_iter().collect(),
             GpuParts::default(),
+            Vec::new(),
         );
         let service = service.expect("a node");
         let identity = Identity::load(admin).expect("an identity");

@@ -140,8 +140,10 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         watchdog: paths.target.is_some().then(|| watchdog.clone()),
         ..Offered::new(ResourceType::Block, resources, Arc::new(provider))
     };
+    let datagrams = paths.datagrams.as_ref().map(|it| Arc::clone(it.counters()));
     Ok(Opened {
         offered: Some(offered),
+        datagrams,
         close: Box::new(|| paths.close()),
         ..Opened::nothing()
     })

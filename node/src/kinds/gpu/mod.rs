@@ -143,6 +143,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         }),
         local: Some(path),
         gpus: GpuParts { found, sessions },
+        datagrams: None,
         close: Box::new(move || {
             drop(health);
             give_nodes_back(&gpus, &closing);

@@ -137,8 +137,10 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         ready: Box::new(move |held| open.iter().try_for_each(|it| make_ready(it, held))),
         changes,
     };
+    let datagrams = paths.udp.as_ref().map(|it| Arc::clone(it.counters()));
     Ok(Opened {
         offered: Some(offered),
+        datagrams,
         close: Box::new(|| paths.close()),
         ..Opened::nothing()
     })

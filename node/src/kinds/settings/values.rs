@@ -85,6 +85,12 @@ pub(crate) fn listen(text: &str) -> Result<SocketAddr, BadValue> {
     text.parse().map_err(|_no_address| bad)
 }
 
+/// Reads the address of the HTTP port.
+pub(crate) fn http_listen(text: &str) -> Result<SocketAddr, BadValue> {
+    let bad = BadValue::Form("IP:PORT is expected", "127.0.0.1:5780 or [::1]:5780");
+    text.parse().map_err(|_no_address| bad)
+}
+
 /// Reads the address of a listener that clients are told.
 pub(crate) fn listen_at(text: &str) -> Result<SocketAddr, BadValue> {
     let read: Option<SocketAddr> = text.parse().ok();

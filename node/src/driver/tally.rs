@@ -1,0 +1,133 @@
+//! What the driver counts for metrics. Nothing of it grows with what tenants ask for.
+
+use std::collections::BTreeMap;
+
+use fabricbios_lease::{Availability, BootTime, Histogram, Note, Report, StateFigures};
+use fabricbios_wire::{Refusal, Request, ResourceId, ResourceInventory, ResourceType};
+
+use crate::{driver::mailbox::Waiting, journal::JournalFigures};
+
+/// Counts since the start.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// By resource.
+    pub resources: BTreeMap<ResourceId, OfResource>,
+    /// Refusals, by the kind that was asked for, class and code. `None`: no kind was named, or one that this program does
+    /// not know.
+    pub refusals: BTreeMap<(Option<ResourceType>, &'static str, &'static str), u64>,
+}
+
+/// The counts of one resource.
+#[derive(Clone, Debug, Default)]
+pub struct OfResource {
+    /// Leases granted.
+    pub grants: u64,
+    /// Leases that could not be made, by a fault of the node.
+    pub not_bound: u64,
+    /// Proved cuts, by the cause of the end.
+    pub cuts: BTreeMap<&'static str, u64>,
+    /// From the decision to the proof.
+    pub cut_times: Histogram,
+    /// From the deadline to the proof, of leases that expired.
+    pub late: Histogram,
+    /// Cuts whose proof failed.
+    pub unproved: u64,
+    /// Capacity that was cleaned and is free again, in the unit of the kind.
+    pub cleaned: u64,
+    /// Fences, by the step that failed. Steps are named in this program.
+    pub fences: BTreeMap<String, u64>,
+}
+
+/// What the driver tells for metrics and health.
+#[derive(Clone, Debug)]
+pub struct DriverFigures {
+    /// Every resource on offer.
+    pub offered: Vec<Availability>,
+    /// The leases of each, by state.
+    pub states: Vec<StateFigures>,
+    /// The inventory of the same moment, with the health of node and resources.
+    pub inventory: ResourceInventory,
+    /// Counts since the start.
+    pub tally: Tally,
+    /// What waits for the driver.
+    pub waiting: Waiting,
+    /// Answers and orders that wait for the disk.
+    pub held: usize,
+    /// The journal.
+    pub journal: JournalFigures,
+    /// Why the journal cannot be written.
+    pub unwritable: Option<String>,
+    /// The node is going down and grants nothing.
+    pub is_draining: bool,
+    /// When these figures were true.
+    pub at: BootTime,
+}
+
+impl Tally {
+    /// Counts an event of the table.
+    pub(crate) fn note(&mut self, note: &Note) {
+        match note {
+            Note::Granted { resource_id, .. } => self.of(*resource_id).grants += 1,
+            Note::NotBound { resource_id, .. } => self.of(*resource_id).not_bound += 1,
+            Note::Refused {
+                wanted, refusal, ..
+            } => {
+                let kind = wanted.as_ref().map(|it| it.resource_type);
+                self.refused(kind, refusal);
+            }
+            Note::Cut {
+                binding_id,
+                cause,
+                took,
+                after_deadline,
+                ..
+            } => {
+                let of = self.of(binding_id.resource_id);
+                *of.cuts.entry(cause.name()).or_default() += 1;
+                of.cut_times.add(*took);
+                if let Some(late) = after_deadline {
+                    of.late.add(*late);
+                }
+            }
+            Note::Fenced {
+                resource_id,
+                reason,
+                ..
+            } => {
+                let step = reason.step.name().to_owned();
+                *self.of(*resource_id).fences.entry(step).or_default() += 1;
+            }
+            _ => {}
+        }
+    }
+
+    /// Counts the outcome of an order. `amount`: the capacity of its lease.
+    pub(super) fn report(&mut self, report: &Report, amount: Option<u64>) {
+        match report {
+            Report::Cut(binding_id, Err(_)) => self.of(binding_id.resource_id).unproved += 1,
+            Report::Release(binding_id, Ok(_)) => {
+                self.of(binding_id.resource_id).cleaned += amount.unwrap_or(0);
+            }
+            _ => {}
+        }
+    }
+
+    /// Counts a refusal.
+    pub(crate) fn refused(&mut self, kind: Option<ResourceType>, refusal: &Refusal) {
+        let known = kind.filter(|it| !matches!(it, ResourceType::Unknown(_)));
+        let key = (known, refusal.class.name(), refusal.error.name());
+        *self.refusals.entry(key).or_default() += 1;
+    }
+
+    fn of(&mut self, id: ResourceId) -> &mut OfResource {
+        self.resources.entry(id).or_default()
+    }
+}
+
+/// The kind that a request names.
+pub(super) fn kind_of(request: &Request) -> Option<ResourceType> {
+    match request {
+        Request::LeaseAlloc(wanted) => Some(wanted.resource_type()),
+        _ => None,
+    }
+}

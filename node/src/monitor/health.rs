@@ -1,0 +1,148 @@
+//! How the node is, by the same truth as its inventory. It tells neither a tenant nor a lease.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use fabricbios_fabric::Fabric;
+use fabricbios_lease::Availability;
+use fabricbios_wire::{InventoryExtension, ResourceId, ResourceInventory};
+use serde::Serialize;
+
+use crate::driver::tally::DriverFigures;
+
+/// The page of /healthz and /readyz. The names are a contract.
+#[derive(Debug, Serialize)]
+pub(super) struct Health {
+    node_id: String,
+    fabric: String,
+    version: &'static str,
+    /// Whether leases are granted of at least one resource.
+    pub(super) ready: bool,
+    /// Whether nothing is degraded or fenced.
+    pub(super) well: bool,
+    /// What is not well, for people.
+    not_well: Vec<NotWell>,
+    resources: usize,
+    /// Leases by state.
+    leases: BTreeMap<&'static str, u64>,
+    /// Leases that are in a state for longer than it should take.
+    leases_above_bound: u64,
+}
+
+/// A resource, or the node, that is not well.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct NotWell {
+    /// The name of the resource; `node`: the node itself.
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resource_id: Option<String>,
+    /// `degraded`, `fenced`, or `partly fenced`.
+    state: &'static str,
+    why: String,
+}
+
+/// The page of a node whose driver does not answer.
+#[derive(Debug, Serialize)]
+pub(super) struct Silent {
+    node_id: String,
+    fabric: String,
+    version: &'static str,
+    ready: bool,
+    well: bool,
+    not_well: [NotWell; 1],
+}
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+impl Health {
+    pub(super) fn of(figures: &DriverFigures, fabric: &Fabric) -> Self {
+        let not_well = not_well(figures);
+        let mut leases = BTreeMap::new();
+        for of in &figures.states {
+            *leases.entry(of.state.name()).or_default() += of.leases;
+        }
+        let grants = |it: &&Availability| !it.fenced && it.capacity > 0;
+        Self {
+            node_id: fabric.node_id().to_string(),
+            fabric: fabric.id().to_string(),
+            version: VERSION,
+            ready: !figures.is_draining
+                && figures.unwritable.is_none()
+                && figures.offered.iter().any(|it| grants(&it)),
+            well: not_well.is_empty(),
+            not_well,
+            resources: figures.offered.len(),
+            leases,
+            leases_above_bound: figures.states.iter().filter_map(|it| it.above_bound).sum(),
+        }
+    }
+}
+
+impl Silent {
+    pub(super) fn of(fabric: &Fabric, patience: Duration) -> Self {
+        Self {
+            node_id: fabric.node_id().to_string(),
+            fabric: fabric.id().to_string(),
+            version: VERSION,
+            ready: false,
+            well: false,
+            not_well: [NotWell {
+                name: "node".into(),
+                resource_id: None,
+                state: "degraded",
+                why: format!("the node stops, or its driver does not answer within {patience:?}"),
+            }],
+        }
+    }
+}
+
+fn not_well(figures: &DriverFigures) -> Vec<NotWell> {
+    let inventory = &figures.inventory;
+    let of_node = inventory.extensions.iter().filter_map(|it| match it {
+        InventoryExtension::HealthReason(ResourceId(0), why) => Some(why.clone()),
+        _ => None,
+    });
+    let stops = figures
+        .is_draining
+        .then(|| "the node is going down".to_owned());
+    let of_node = of_node.chain(stops).map(|why| NotWell {
+        name: "node".into(),
+        resource_id: None,
+        state: "degraded",
+        why,
+    });
+    let of_resources = figures.offered.iter().filter_map(|it| {
+        let why = reason(inventory, it.resource_id);
+        let state = match (it.fenced, it.fenced_part) {
+            (true, _) => "fenced",
+            (false, 1..) => "partly fenced",
+            (false, 0) if why.is_some() => "degraded",
+            (false, 0) => return None,
+        };
+        let unsaid = || "`fabricctl fence list` says why, and what clears it".to_owned();
+        Some(NotWell {
+            name: name(inventory, it.resource_id),
+            resource_id: Some(it.resource_id.to_string()),
+            state,
+            why: why.unwrap_or_else(unsaid),
+        })
+    });
+    of_node.chain(of_resources).collect()
+}
+
+/// Why a resource is not well.
+pub(super) fn reason(inventory: &ResourceInventory, id: ResourceId) -> Option<String> {
+    inventory.extensions.iter().find_map(|it| match it {
+        InventoryExtension::HealthReason(of, why) if *of == id => Some(why.clone()),
+        _ => None,
+    })
+}
+
+/// The name of a resource; an id where it has none.
+pub(super) fn name(inventory: &ResourceInventory, id: ResourceId) -> String {
+    let mut extensions = inventory.extensions.iter();
+    let name = extensions.find_map(|it| match it {
+        InventoryExtension::Name(of, name) if *of == id => Some(name.clone()),
+        _ => None,
+    });
+    name.unwrap_or_else(|| id.to_string())
+}

@@ -1,0 +1,133 @@
+//! The node watched from outside over HTTP (`--metrics-listen`): metrics for a collector, health for a load balancer.
+
+mod encode;
+mod health;
+mod machine;
+mod metrics;
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use fabricbios_control::Membership;
+use fabricbios_http::{
+    Answer, Http, Incoming, Latest, Request, Site, StatusCode,
+    header::{ACCEPT, HeaderMap},
+    json, text,
+};
+use tokio::sync::oneshot;
+
+pub use machine::DataPaths;
+
+use crate::{
+    driver::{Input, mailbox::Sender, tally::DriverFigures},
+    inventory::detection::Detection,
+    monitor::{
+        encode::Format,
+        health::{Health, Silent},
+        machine::MachineFigures,
+    },
+};
+
+/// How long the driver may take: it works off what waits for it in milliseconds.
+const DRIVER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What the pages are made of.
+#[derive(Debug)]
+pub struct Watched {
+    /// The node's identity.
+    pub membership: Membership,
+    /// The node's driver.
+    pub driver: Sender<Input>,
+    /// The detected hardware, which is looked at first, as for an inventory.
+    pub detection: Arc<Detection>,
+    /// The paths over UDP.
+    pub data_paths: DataPaths,
+}
+
+/// Serves the pages. Must be called within a tokio runtime.
+///
+/// # Errors
+/// The address cannot be listened on.
+pub fn start(listen: SocketAddr, watched: Watched) -> io::Result<Http> {
+    let figures = Latest::default();
+    Http::start(listen, Monitor { watched, figures })
+}
+
+#[derive(Debug)]
+struct Monitor {
+    watched: Watched,
+    /// The driver is asked once for all who ask within a moment.
+    figures: Latest<Arc<Figures>>,
+}
+
+/// The figures of one moment.
+#[derive(Debug)]
+struct Figures {
+    driver: DriverFigures,
+    machine: MachineFigures,
+}
+
+impl Site for Monitor {
+    const PAGES: &'static str = "there are /metrics, /healthz and /readyz";
+
+    async fn answer(&self, request: &Request<Incoming>) -> Option<Answer> {
+        match request.uri().path() {
+            "/metrics" => Some(self.metrics(request.headers()).await),
+            "/healthz" => Some(self.health(|_| true).await),
+            "/readyz" => Some(self.health(|health| health.ready).await),
+            _ => None,
+        }
+    }
+
+    async fn run(&self) {
+        self.figures.refresh(|| self.watched.figures()).await;
+    }
+}
+
+impl Monitor {
+    async fn metrics(&self, headers: &HeaderMap) -> Answer {
+        let accept = headers.get(ACCEPT).and_then(|it| it.to_str().ok());
+        let format = Format::wanted(accept.unwrap_or_default());
+        match self.figures.get(DRIVER_TIMEOUT).await {
+            Some(figures) => {
+                let page = encode::encode(&figures, format);
+                text(StatusCode::OK, format.media_type(), page)
+            }
+            None => json(StatusCode::SERVICE_UNAVAILABLE, &self.silent()),
+        }
+    }
+
+    /// The page of the health, and whether it is good.
+    async fn health(&self, is_good: impl Fn(&Health) -> bool) -> Answer {
+        let Some(figures) = self.figures.get(DRIVER_TIMEOUT).await else {
+            return json(StatusCode::SERVICE_UNAVAILABLE, &self.silent());
+        };
+        let health = Health::of(&figures.driver, &self.watched.membership.now());
+        let status = match is_good(&health) {
+            true => StatusCode::OK,
+            false => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        json(status, &health)
+    }
+
+    fn silent(&self) -> Silent {
+        Silent::of(&self.watched.membership.now(), DRIVER_TIMEOUT)
+    }
+}
+
+impl Watched {
+    /// `None`: the node is stopping.
+    async fn figures(&self) -> Option<Arc<Figures>> {
+        self.detection.refresh().await;
+        let (reply, figures) = oneshot::channel();
+        // A notice, because a full queue of requests is when somebody wants to know.
+        if !self.driver.notify(Input::AboutNode(reply)) {
+            return None;
+        }
+        let driver = figures.await.ok()?;
+        let machine = MachineFigures::now(&self.membership, &self.data_paths);
+        Some(Arc::new(Figures { driver, machine }))
+    }
+}
+
+#[cfg(test)]
+mod tests;
