@@ -29,6 +29,7 @@ impl From<&Command> for Topic {
             }
             Command::Fence(Fence::List | Fence::Clear { .. }) => Self::Fence,
             Command::Ping
+            | Command::Health
             | Command::Inventory
             | Command::Identity(_)
             | Command::Node(_)

@@ -121,6 +121,9 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Ask the node whether it answers, and for its health
     Ping,
+    /// Say whether the node and its resources are well, for monitors: exits with 0 if they are, with 1 if something is not,
+    /// which it names, and with 2 if the node cannot be asked
+    Health,
     /// Show the resources of the node
     Inventory,
     /// Ask for, use and give back leases

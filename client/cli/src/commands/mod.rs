@@ -8,6 +8,7 @@ mod fabric;
 mod fence;
 mod fleet_leases;
 mod gpu;
+mod health;
 mod identity;
 mod inventory;
 mod keep;
@@ -82,6 +83,7 @@ pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
             out,
             fabric_dir: Some(directory),
         }) => return identity::issue_here(&directory, (tenant, role, days), &out, output),
+        Command::Health => return health::run(&access, output),
         Command::Gpu(what) if what.is_local() => return gpu::run(None, what, output),
         other => other,
     };
@@ -164,9 +166,11 @@ fn dispatch(node: &Node, identity: &Path, command: Command, output: Output) -> R
         Command::Gpu(command) => gpu::run(Some(node), command, output),
         Command::Perftest(what) => perftest::run(node, &what, output),
         // Handled above.
-        Command::Run(_) | Command::RunWatch(_) | Command::Fabric(_) | Command::Discover(_) => {
-            Ok(())
-        }
+        Command::Run(_)
+        | Command::RunWatch(_)
+        | Command::Fabric(_)
+        | Command::Discover(_)
+        | Command::Health => Ok(()),
         Command::Node(command) => node::run(node, command, output),
         Command::Fence(command) => fence::run(node, command, output),
         Command::Identity(command) => identity::run(node, identity, command, output),
@@ -176,17 +180,25 @@ fn dispatch(node: &Node, identity: &Path, command: Command, output: Output) -> R
 /// Limit for the inventory: the part of the node that makes it may be held up while the rest of the node answers.
 const HEALTH_WITHIN: Duration = Duration::from_secs(5);
 
-/// The health of the node and its reason; `unknown` if the node does not report it.
-fn health(node: &Node) -> (String, Option<String>) {
+/// Asks the node on a thread of its own, which ends with the process. `None`: there is no answer within this time.
+fn within<T: Send + 'static>(
+    patience: Duration,
+    node: &Node,
+    ask: impl FnOnce(&Node) -> T + Send + 'static,
+) -> Option<T> {
     let node = node.clone();
     let (answer, answered) = mpsc::channel();
-    // The thread ends with the process.
-    thread::spawn(move || answer.send(node.inventory()).ok());
+    thread::spawn(move || answer.send(ask(&node)).ok());
+    answered.recv_timeout(patience).ok()
+}
+
+/// The health of the node and its reason; `unknown` if the node does not report it.
+fn health(node: &Node) -> (String, Option<String>) {
     let unknown = |why: String| ("unknown".to_owned(), Some(why));
-    match answered.recv_timeout(HEALTH_WITHIN) {
-        Ok(Ok(inventory)) => (inventory.health.to_string(), inventory.health_reason),
-        Ok(Err(error)) => unknown(format!("no inventory: {error}")),
-        Err(_silent) => unknown(format!("no inventory within {} s", HEALTH_WITHIN.as_secs())),
+    match within(HEALTH_WITHIN, node, Node::inventory) {
+        Some(Ok(inventory)) => (inventory.health.to_string(), inventory.health_reason),
+        Some(Err(error)) => unknown(format!("no inventory: {error}")),
+        None => unknown(format!("no inventory within {} s", HEALTH_WITHIN.as_secs())),
     }
 }
 

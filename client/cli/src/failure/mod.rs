@@ -23,8 +23,10 @@ pub(crate) struct Failure {
     retry_after_ms: Option<u32>,
     /// The code of the node, if the node refused.
     refused: Option<LeaseError>,
-    /// Whether to print nothing, because the reader has gone.
+    /// Whether to print nothing, because the reader has gone or knows it already.
     silent: bool,
+    /// An exit status of the command's own, in the place of that of `exit`.
+    status: Option<u8>,
 }
 
 impl Failure {
@@ -44,7 +46,22 @@ impl Failure {
             retry_after_ms: None,
             refused: None,
             silent: false,
+            status: None,
         }
+    }
+
+    /// Standard output has said everything.
+    pub(crate) fn told(exit: Exit) -> Self {
+        Self {
+            silent: true,
+            ..Self::new(exit, RefusalClass::Permanent, "Told", "")
+        }
+    }
+
+    /// Has the command exit with a status of its own.
+    pub(crate) fn exiting_with(self, status: u8) -> Self {
+        let status = Some(status);
+        Self { status, ..self }
     }
 
     /// Wrong arguments.

@@ -42,7 +42,7 @@ impl Failure {
             // If standard error is closed too, only the exit status is left.
             writeln!(io::stderr(), "{line}").ok();
         }
-        ExitCode::from(self.exit as u8)
+        ExitCode::from(self.status.unwrap_or(self.exit as u8))
     }
 
     fn line(&self) -> String {

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::{
     RESOURCE_TEXT,
     common::{FakeNode, RESOURCE, refuse},
-    json_of, text_of,
+    failure, json_of, run, text_of,
 };
 
 fn empty(health: u32) -> ResourceInventory {
@@ -156,6 +156,48 @@ fn a_ping_tells_how_the_node_is() {
     assert!(
         text.ends_with("health degraded: the disk is full\n"),
         "{text}"
+    );
+}
+
+#[test]
+fn health_names_what_is_not_well_and_tells_monitors_by_its_exit_status() {
+    let node = FakeNode::start(inventory);
+    let output = run(&node, "health");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in [
+        "node  degraded       the disk is full\n",
+        "rxe0  partly fenced  dealloc_mw: EBUSY\n",
+    ] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+    let output = run(&node, "--json health");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (output.status.code(), &json["well"]),
+        (Some(1), &json!(false))
+    );
+    assert_eq!(json["not_well"][1]["name"], "rxe0");
+
+    let well = FakeNode::start(|request: &Request| match request {
+        Request::GetInventory(InventoryForm::Flat) => Ok(Reply::FlatInventory(vec![])),
+        _ => Ok(Reply::Inventory(empty(0))),
+    });
+    assert_eq!(
+        text_of(&well, "health"),
+        "the node and its resources are well\n"
+    );
+
+    let other = FakeNode::start(|_: &Request| {
+        refuse(LeaseError::Internal, RefusalClass::Permanent, "no disk")
+    });
+    let output = run(&other, "--json health");
+    let (status, told) = failure(&output);
+    assert_eq!(status, 2, "{told}");
+    assert!(
+        told["message"].as_str().unwrap().contains("no disk"),
+        "{told}"
     );
 }
 
