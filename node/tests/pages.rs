@@ -1,4 +1,4 @@
-//! Checks that docs/operate.md has the daemon's settings.
+//! Checks that docs/operate.md has the daemon's settings, and that the commands in the pages are commands of the daemon.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -6,6 +6,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use clap::CommandFactory;
 use fabricbios_node::settings::Cli;
+use fabricbios_testbed::pages;
 
 #[test]
 fn the_page_has_every_setting_and_no_other() {
@@ -30,4 +31,11 @@ fn the_page_has_every_setting_and_no_other() {
     for flag in not_told {
         assert!(page.contains(&format!("`--{flag}")), "--{flag}");
     }
+}
+
+#[test]
+fn every_command_in_the_pages_is_accepted() {
+    pages::assert_accepted("fabricbiosd", 25, |words| {
+        Cli::command().try_get_matches_from(words)
+    });
 }

@@ -62,3 +62,9 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Ok(())
     })
 }
+
+#[test]
+fn every_command_in_the_pages_is_accepted() {
+    let parse = |words: &[String]| Cli::try_parse_from(words);
+    fabricbios_testbed::pages::assert_accepted("fabricbios-scheduler", 5, parse);
+}

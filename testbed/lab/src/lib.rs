@@ -18,6 +18,7 @@ mod kernel;
 mod lab;
 mod machine;
 mod modules;
+pub mod pages;
 mod process;
 mod report;
 pub mod requirements;

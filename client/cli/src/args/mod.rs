@@ -8,6 +8,8 @@ mod lease;
 mod local;
 mod mem;
 mod mooncake;
+#[cfg(test)]
+mod pages;
 mod perftest;
 
 use std::{ffi::OsString, path::PathBuf};
