@@ -34,28 +34,43 @@ impl Running {
     /// Processor time of the program and of the processes that it started, so far.
     pub(crate) fn cpu_time(&self) -> anyhow::Result<Duration> {
         let ticks_a_second = sysconf(SysconfVar::CLK_TCK)?.context("no clock ticks")?;
-        let ticks = ticks(self.0.id())?;
+        // A process that has just ended counts nothing.
+        let all = self.processes()?.into_iter();
+        let ticks: u64 = all.filter_map(|pid| ticks(pid).ok()).sum();
         Ok(Duration::from_secs_f64(
             ticks as f64 / ticks_a_second as f64,
         ))
     }
+
+    /// The program and the processes that it started.
+    pub(crate) fn processes(&self) -> anyhow::Result<Vec<u32>> {
+        processes(self.0.id())
+    }
 }
 
-/// Clock ticks in user and kernel mode of a process and its descendants; proc_pid_stat(5), fields 14 and 15.
+/// Clock ticks in user and kernel mode of a process; proc_pid_stat(5), fields 14 and 15.
 fn ticks(pid: u32) -> anyhow::Result<u64> {
     let proc = Tree::new("/proc");
     let stat = proc.read(format!("{pid}/stat"))?;
     let (_name, after) = stat.rsplit_once(')').context("a stat without a name")?;
     let fields: Vec<&str> = after.split_whitespace().collect();
     let own = |index: usize| -> anyhow::Result<u64> { Ok(fields[index].parse()?) };
-    let mut sum = own(11)? + own(12)?;
-    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+    Ok(own(11)? + own(12)?)
+}
+
+/// This process and its descendants.
+fn processes(pid: u32) -> anyhow::Result<Vec<u32>> {
+    let mut all = vec![pid];
+    for task in fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+    {
         let children = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
         for child in children.split_whitespace() {
-            sum += ticks(child.parse()?)?;
+            all.extend(processes(child.parse()?)?);
         }
     }
-    Ok(sum)
+    Ok(all)
 }
 
 impl Drop for Running {
@@ -105,7 +120,10 @@ impl Daemon {
             .arg("--state-dir")
             .arg(&state_dir);
         command.args(["--listen=127.0.0.1:0", "--fbmu-listen=127.0.0.1:0"]);
-        command.args(["--fbbu-listen=none", "--rdma-device=none"]);
+        command.arg("--rdma-device=none");
+        if !arguments.contains("--fbbu-listen") {
+            command.arg("--fbbu-listen=none");
+        }
         command.args(arguments.split_whitespace());
         command.stdout(Stdio::piped()).stderr(log);
         let mut running = Running::start(&mut command)?;

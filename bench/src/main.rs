@@ -16,6 +16,7 @@ mod fbbu;
 mod fbmu;
 mod fdatasync;
 mod fleet;
+mod footprint;
 mod grant;
 mod heap;
 mod lease_table;
@@ -63,6 +64,8 @@ enum Bench {
     Net(net::Options),
     /// `read_into` of the Python package against `read` of the SDK; needs `fabricbiosd` beside this program, and the package
     Python(python::Options),
+    /// Memory, threads, descriptors, journal and processor time of a node by its live leases; needs `fabricbiosd` beside this program
+    Footprint(footprint::Options),
     /// Operations of the lease table with a million idle leases against one with a thousand
     LeaseTable(lease_table::Options),
     /// A scheduler's choice of nodes over 10,000 nodes that are nine tenths full, against 100 such nodes
@@ -109,6 +112,7 @@ impl Bench {
             Self::Fdatasync(options) => fdatasync::run(&options),
             Self::LeaseTable(options) => lease_table::run(&options),
             Self::Decision(options) => decision::run(&options),
+            Self::Footprint(options) => footprint::run(&options),
             Self::Fleet(options) => fleet::run(&options),
             Self::Fbmu(options) => fbmu::run(&options),
             Self::FbbuNbd(options) => fbbu::run(&options),
