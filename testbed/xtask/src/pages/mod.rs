@@ -1,10 +1,13 @@
-//! Tests of the pages: the things that they name exist, and each row of docs/evidence.md has a command that shows it.
+//! Tests of the pages: the things, sections and messages that they name exist, their shell commands can be read, and each row of
+//! docs/evidence.md has a command that shows it.
 
 mod commands;
 mod coverage;
 mod evidence;
+mod messages;
 mod paths;
 mod rooms;
+mod shell;
 mod steps;
 mod tests_of;
 
