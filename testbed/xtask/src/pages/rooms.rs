@@ -129,15 +129,20 @@ fn a_room_uses_only_rooms_below_it() {
 }
 
 #[test]
-fn the_drawing_is_made_from_its_source() {
-    let output = Command::new("python3")
-        .args(["testbed/drawing.py", SOURCE])
-        .current_dir(repository())
-        .output()
-        .unwrap();
-    assert!(
-        String::from_utf8_lossy(&output.stdout) == read("docs/rooms.svg"),
-        "python3 testbed/drawing.py {SOURCE} > docs/rooms.svg makes it anew: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+fn the_drawings_are_made_from_their_sources() {
+    for (source, drawing) in [
+        (SOURCE, "docs/rooms.svg"),
+        ("docs/node.txt", "docs/node.svg"),
+    ] {
+        let output = Command::new("python3")
+            .args(["testbed/drawing.py", source])
+            .current_dir(repository())
+            .output()
+            .unwrap();
+        assert!(
+            String::from_utf8_lossy(&output.stdout) == read(drawing),
+            "python3 testbed/drawing.py {source} > {drawing} makes it anew: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
 }
