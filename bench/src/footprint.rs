@@ -56,6 +56,8 @@ enum Kind {
     Memory,
     /// Blocks over UDP, a file of 4 KiB each in a directory
     Blocks,
+    /// The same over NVMe/TCP, port 4420 of loopback; needs root and the kernel's target
+    NvmeTcp,
     /// Macvlan interfaces that stay with the node, 1 Mbit/s each
     Macvlan,
 }
@@ -113,11 +115,15 @@ fn arguments(options: &Options, place: &Path) -> anyhow::Result<String> {
     let count = u64::from(options.leases) + 64;
     let kind = match options.kind {
         Kind::Memory => format!("--mem-bytes={}", count * LEASE_BYTES),
-        Kind::Blocks => {
+        Kind::Blocks | Kind::NvmeTcp => {
             let pool = place.join("pool");
             fs::create_dir(&pool)?;
             fs::set_permissions(&pool, Permissions::from_mode(0o700))?;
-            format!("--fbbu-listen=127.0.0.1:0 --block-pool={}", pool.display())
+            let transport = match options.kind {
+                Kind::Blocks => "--fbbu-listen=127.0.0.1:0",
+                _ => "--nvmet=tcp:127.0.0.1:4420",
+            };
+            format!("{transport} --block-pool={}", pool.display())
         }
         Kind::Macvlan => {
             let parent = options.macvlan_parent.as_deref().context("no parent")?;
@@ -138,7 +144,7 @@ fn grant(
 ) -> anyhow::Result<()> {
     let (resource_type, capacity) = match kind {
         Kind::Memory => (ResourceType::Mem, LEASE_BYTES),
-        Kind::Blocks => (ResourceType::Block, LEASE_BYTES),
+        Kind::Blocks | Kind::NvmeTcp => (ResourceType::Block, LEASE_BYTES),
         Kind::Macvlan => (ResourceType::Net, RATE_BPS),
     };
     at_once(runtime, count, |_| {
