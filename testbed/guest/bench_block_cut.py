@@ -5,6 +5,7 @@ the lease itself, under I/O on another one, and while the storage of another one
 counts is that the four are alike."""
 import argparse
 import contextlib
+import os
 import re
 import statistics
 import sys
@@ -97,6 +98,7 @@ def main():
     parser.add_argument("--leases", type=int, default=10, help="of each condition in a round")
     chosen = parser.parse_args()
     ready()
+    os.environ["RUST_LOG"] = "info,lease=debug"
     pools = {"directory": directory_pool(64), "device": loop_device(64)}
     taken = {}
     with BlockNode(*pools.values()) as node:

@@ -103,9 +103,9 @@ def expire(story, tenant, lease, client):
 
 def stop(story, node, lease):
     """The log of the node, and the end of the demo."""
-    cut = node.wait_for_line(lease["lease_id"], "cut")
-    if cut:
-        story.shows(f"the node's log: {cut[cut.index('cut'):]}")
+    end = node.wait_for_line(lease["lease_id"], "lease ended")
+    if end:
+        story.shows(f"the node's log: {end[end.index('lease ended'):]}")
     story.step("SIGTERM: the node drains and ends")
     status = node.stop()
     story.must(status == 0, f"exit status {status}")

@@ -124,7 +124,7 @@ def granted(tenant, *request, **terms):
         except Refused as refusal:
             if "is being cleaned" not in refusal.message:
                 raise
-        tenant.daemon.wait_for_line("ended", "lease_id", since=since, timeout_secs=2)
+        tenant.daemon.wait_for_line("lease ended", since=since, timeout_secs=2)
     return None
 
 

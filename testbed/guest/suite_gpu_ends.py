@@ -38,8 +38,8 @@ def scrub(suite, node):
         suite.check("the client is told", client.returncode != 0 and said, "an error", (client.returncode, said))
     again = until(lambda: leases_again(alice, nvidia), 60, "the device free again")
     suite.check("before it is leased again its bytes are gone", PATTERN not in device_bytes(node), "no pattern")
-    line = node.wait_for_line("scrubbed", lease["lease_id"])
-    suite.check("the share is told", line and "%" in line, "a percentage", line)
+    line = node.wait_for_line("lease ended", lease["lease_id"])
+    suite.check("the share is told", line and "% of the memory that was free before the lease" in line, "a percentage", line)
     alice.free(again)
     # Missing memory is noticed at a look at the device, or at the latest when all of the memory is wiped.
     for knob, whys in (("short-scrub", ["could be wiped"]), *length((("lost", ["could be wiped", "have not come back"]),), ())):

@@ -1,6 +1,6 @@
 //! How leases end: time passing, cuts, releases, fences.
 
-use alloc::{format, string::String};
+use alloc::{boxed::Box, format, string::String};
 use core::time::Duration;
 
 use fabricbios_wire::{EndCause, LeaseId, LeasePhase, Reply, RevokeOutcome};
@@ -288,15 +288,17 @@ impl LeaseTable {
         } else {
             lease.ending()
         };
-        let ended = lease.record().over(phase);
+        let record = lease.record();
+        let ended = record.clone().over(phase);
         if fenced || releases_again {
             // Goes to the journal before the part is granted again: the next run must neither reserve the part for this
             // lease nor release it again.
             self.journal(Change::PutLease(ended.clone()));
         }
         self.note(Note::Ended {
-            lease_id: id,
             phase,
+            record: Box::new(record),
+            cut: lease.cut_time.map(|it| *it),
         });
         self.remember(now, Duration::ZERO, phase, ended);
     }

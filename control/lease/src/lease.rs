@@ -9,7 +9,8 @@ use fabricbios_wire::{
 };
 
 use crate::{
-    BindingId, BootTime, LeaseRecord, Now, Placement, Policy, Requested, State, Ticket, Wanted,
+    BindingId, BootTime, CutTime, LeaseRecord, Now, Placement, Policy, Requested, State, Ticket,
+    Wanted,
     config::{CUT_PATIENCES, RENEWAL_WINDOW_FRACTION},
 };
 
@@ -87,6 +88,8 @@ pub(crate) struct Lease {
     pub(crate) adoptions_failed: Option<u32>,
     /// Why the lease ends or has ended. The time is 0 until the cut is proved or has failed.
     pub(crate) end: Option<Box<LeaseEnd>>,
+    /// How long its cut took; absent before the proof.
+    pub(crate) cut_time: Option<Box<CutTime>>,
     /// Since when the end is certain, or known to this run.
     pub(crate) over_since: Option<BootTime>,
     /// The requests that wait for their answers.
@@ -134,6 +137,7 @@ impl Lease {
             attach_codes: Vec::new(),
             adoptions_failed: None,
             end: None,
+            cut_time: None,
             over_since: None,
             waiting: Vec::new(),
             wanted: None,

@@ -7,7 +7,7 @@ use fabricbios_wire::{
     Effective, EndCause, LeaseId, LeaseIntent, LeasePhase, Refusal, ResourceId, ResourceType,
 };
 
-use crate::{BindingId, Invariant, Placement, Proof, State, StepError};
+use crate::{BindingId, Invariant, LeaseRecord, Placement, Proof, State, StepError};
 
 /// The part of a request that the decision was about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +20,15 @@ pub struct Wanted {
     pub lease_secs: u32,
     /// Classes and transport that were asked for; `None` where the default was taken.
     pub classes: Effective,
+}
+
+/// How long a cut took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CutTime {
+    /// From the decision to the proof.
+    pub took: Duration,
+    /// From the deadline to the proof, for a lease that expired.
+    pub after_deadline: Option<Duration>,
 }
 
 /// One line for the log.
@@ -88,19 +97,19 @@ pub enum Note {
         binding_id: BindingId,
         /// Why the lease ended.
         cause: EndCause,
-        /// Time from the decision to the proof.
-        took: Duration,
-        /// Time from the deadline to the proof, for a lease that expired.
-        after_deadline: Option<Duration>,
+        /// How long it took.
+        time: CutTime,
         /// The provider's proof.
         proof: Proof,
     },
     /// A lease is clean and its part is free.
     Ended {
-        /// The lease.
-        lease_id: LeaseId,
         /// The phase after the end.
         phase: LeasePhase,
+        /// Its record before the end, with cause and proof.
+        record: Box<LeaseRecord>,
+        /// How long its cut took; absent if it was not cut, or by an earlier run.
+        cut: Option<CutTime>,
     },
     /// A lease could not be proved clean.
     Fenced {

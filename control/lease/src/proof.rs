@@ -60,8 +60,17 @@ impl Proof {
     }
 }
 
-/// One line, for the log.
 impl fmt::Display for Proof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        ProofLine(&self.0).fmt(f)
+    }
+}
+
+/// The steps of a proof as one line, for the log.
+#[derive(Clone, Copy, Debug)]
+pub struct ProofLine<'a>(pub &'a [ProofStep]);
+
+impl fmt::Display for ProofLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, step) in self.0.iter().enumerate() {
             let separator = if at == 0 { "" } else { ", " };

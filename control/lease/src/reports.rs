@@ -1,12 +1,13 @@
 //! Reports of the providers. A report that names an old binding, or does not fit the state of the lease, is noted and
 //! ignored.
 
+use alloc::boxed::Box;
 use core::time::Duration;
 
 use fabricbios_wire::{EndCause, LeaseId};
 
 use crate::{
-    BindingId, BootTime, Event, LeaseTable, Note, Now, Proof, Report, State, StepError,
+    BindingId, BootTime, CutTime, Event, LeaseTable, Note, Now, Proof, Report, State, StepError,
     lease::{Lease, OldKey, Owed},
     leaving::Pace,
 };
@@ -110,11 +111,14 @@ impl LeaseTable {
             .end
             .as_ref()
             .map_or(EndCause::Revoked, |end| end.cause);
+        let time = CutTime {
+            took: { lease.since }.map_or(Duration::ZERO, |since| since.until(done)),
+            after_deadline: (cause == EndCause::Expired).then(|| lease.deadline.until(done)),
+        };
         let note = Note::Cut {
             binding_id,
             cause,
-            took: { lease.since }.map_or(Duration::ZERO, |since| since.until(done)),
-            after_deadline: (cause == EndCause::Expired).then(|| lease.deadline.until(done)),
+            time,
             proof: proof.clone(),
         };
         let keep = cause == EndCause::Expired && lease.grace_ends() > now.boot;
@@ -126,6 +130,7 @@ impl LeaseTable {
         if !lease.step(event) {
             return;
         }
+        lease.cut_time = Some(Box::new(time));
         if let Some(end) = &mut lease.end {
             end.proof = proof.into_steps();
         }

@@ -158,14 +158,14 @@ impl LeaseTable {
         cause: EndCause,
         is_news: bool,
     ) {
-        let lease_id = record.lease_id;
         let end = known_end(record).unwrap_or_else(|| ended_for(cause, now.unix_ms));
         let over_for_ms = now.unix_ms.saturating_sub(end.at_unix_ms);
-        let ended = LeaseRecord {
+        let told = LeaseRecord {
             tenant: self.tenant_name(&record.tenant),
             end: Some(end),
-            ..record.clone().over(phase)
+            ..record.clone()
         };
+        let ended = told.clone().over(phase);
         // Otherwise the next start on this boot would give it its part again, which another lease may have by then.
         let would_stay = { self.resources.get(&record.resource_id) }
             .is_some_and(|resource| resource.durability.leases_stay());
@@ -173,7 +173,11 @@ impl LeaseTable {
             self.journal(Change::PutLease(ended.clone()));
         }
         if is_news {
-            self.note(Note::Ended { lease_id, phase });
+            self.note(Note::Ended {
+                phase,
+                record: Box::new(told),
+                cut: None,
+            });
         }
         self.remember(now, Duration::from_millis(over_for_ms), phase, ended);
     }

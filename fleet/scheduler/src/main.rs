@@ -7,9 +7,14 @@ use std::{
 
 use anyhow::Context;
 use clap::Parser;
+use fabricbios_log::{Limits, LogFormat};
 use fabricbios_scheduler::{EtcdSettings, Scheduler, Settings};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use tracing_appender::non_blocking::WorkerGuard;
+use tracing_subscriber::{EnvFilter, layer::SubscriberExt, util::SubscriberInitExt};
+
+/// Most log lines in the queue to standard error; further lines are dropped.
+const LINES_WAITING_MAX: usize = 16_384;
 
 /// Tells clients which node may grant a lease. It holds no lease and no key of one: nodes go on without it, and clients
 /// can ask a node itself.
@@ -20,16 +25,14 @@ struct Cli {
     settings: Settings,
     #[command(flatten)]
     etcd: EtcdSettings,
+    /// How lines of the log are written. `text`: fields as name=value; `json`: one object a line.
+    #[arg(long, value_enum, default_value_t)]
+    log_format: LogFormat,
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(io::stderr().is_terminal())
-        .with_writer(io::stderr)
-        .init();
+    let _until_written = log_to_stderr(cli.log_format);
     match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -37,6 +40,23 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn log_to_stderr(format: LogFormat) -> WorkerGuard {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let (writer, dropped, guard) = fabricbios_log::stderr(LINES_WAITING_MAX);
+    let limits = Limits::default();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(io::stderr().is_terminal())
+        .fmt_fields(fabricbios_log::Fields)
+        .event_format(fabricbios_log::Lines::of(format))
+        .with_writer(writer)
+        .finish()
+        .with(limits.clone())
+        .init();
+    fabricbios_log::tell(dropped, limits);
+    guard
 }
 
 fn run(cli: &Cli) -> anyhow::Result<()> {

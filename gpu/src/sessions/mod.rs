@@ -185,7 +185,7 @@ impl Sessions {
                 Ok(status) => format!("without wiping its memory, {status}"),
                 Err(error) => error.to_string(),
             };
-            tracing::info!(lease_id = %lease, pid, "a session has ended: {how}");
+            tracing::debug!(lease_id = %lease, pid, "a session has ended: {how}");
         });
         let process = process.ok_or_else(|| fail(format!("worker {pid} ended at once")))?;
         let session = random_session().map_err(|error| fail(error.to_string()))?;
@@ -217,7 +217,7 @@ impl Sessions {
         for lack in lacks {
             tracing::warn!(lease_id = %lease, lack, "this machine does not allow a part of a worker's isolation");
         }
-        tracing::info!(lease_id = %lease, pid, session, "a session begins");
+        tracing::debug!(lease_id = %lease, pid, session, "a session begins");
         passed("start worker");
         Ok(())
     }

@@ -125,7 +125,7 @@ impl GpuStore {
     ) -> Result<Proof, StepError> {
         let mut free_before = self.wait_for_memory(record, record.baseline.free_bytes, progress)?;
         for _ in 0..WIPES {
-            let proof = self.wipe_once(lease, record, progress)?;
+            let proof = self.wipe_once(record, progress)?;
             let free = self.wait_for_memory(record, free_before, progress)?;
             if free <= free_before {
                 self.gpus.records.set_wiped(&self.device.uuid, free)?;
@@ -146,12 +146,7 @@ impl GpuStore {
         Err(StepError::new("scrub", why))
     }
 
-    fn wipe_once(
-        &self,
-        lease: LeaseId,
-        record: &Record,
-        progress: &dyn Fn(),
-    ) -> Result<Proof, StepError> {
+    fn wipe_once(&self, record: &Record, progress: &dyn Fn()) -> Result<Proof, StepError> {
         let began = Instant::now();
         let wiped = self.gpus.scrub(&self.device, progress)?;
         passed("scrub");
@@ -165,13 +160,6 @@ impl GpuStore {
             );
             return Err(StepError::new("scrub", why));
         }
-        tracing::info!(
-            lease_id = %lease,
-            device = self.device.uuid,
-            bytes = wiped.bytes,
-            free,
-            "scrubbed {percent:.2} % of the memory that was free before the lease"
-        );
         let found = format_args!(
             "{} bytes overwritten with zeroes, {percent:.2} % of the memory that was free before the lease",
             wiped.bytes

@@ -2,7 +2,7 @@
 //! caller has one thread for one request.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fmt,
     fs::{self, Permissions},
     io,
@@ -42,9 +42,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Largest number of callers of one user at a time. Users are those of the tenants, and root.
 const OF_ONE_MAX: usize = 8;
 
-/// Number of leases whose first entry is remembered.
-const FIRST_ENTRIES_MAX: usize = 1 << 16;
-
 const MAY_JOIN: &str = "root of the node may, and the user as which the daemon runs";
 
 /// Pause after the system had no descriptor or thread left.
@@ -73,8 +70,6 @@ struct Shared {
     kinds: Vec<Arc<dyn LocalAccess>>,
     join: Option<Join>,
     callers: Mutex<BTreeMap<User, usize>>,
-    /// Leases that a caller has entered.
-    entered: Mutex<BTreeSet<LeaseId>>,
 }
 
 impl LocalServer {
@@ -111,7 +106,6 @@ impl LocalServer {
             kinds,
             join,
             callers: Mutex::default(),
-            entered: Mutex::default(),
         });
         let listener = Arc::new(listener);
         let its = Arc::clone(&listener);
@@ -385,12 +379,7 @@ impl Admitted {
         let Peer { uid, pid, .. } = self.peer;
         match self.shared.enter(lease_id, &self.caller(), &given) {
             Ok(Entered { place, environment }) => {
-                // Logged once per lease: a user can cause any number of entries.
-                if self.shared.is_first(lease_id) {
-                    tracing::info!(%lease_id, uid, pid, %place, "a user of this machine entered a lease");
-                } else {
-                    tracing::debug!(%lease_id, uid, pid, %place, "a user of this machine entered a lease again");
-                }
+                tracing::debug!(%lease_id, uid, pid, %place, "a user of this machine entered a lease");
                 Ok(Reply::Entered { place, environment })
             }
             Err(why) => {
@@ -418,16 +407,6 @@ impl Drop for Admitted {
 impl Shared {
     fn callers(&self) -> MutexGuard<'_, BTreeMap<User, usize>> {
         self.callers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether this is the first entry of the lease. After very many entries of other leases, a lease may count as new
-    /// again.
-    fn is_first(&self, lease: LeaseId) -> bool {
-        let mut entered = self.entered.lock().unwrap_or_else(PoisonError::into_inner);
-        if entered.len() == FIRST_ENTRIES_MAX {
-            entered.clear();
-        }
-        entered.insert(lease)
     }
 
     /// Asks each kind for the lease, and enters it.

@@ -1,12 +1,13 @@
 //! Writes the table's notes as log lines with fields.
 
-use fabricbios_lease::{Condition, Note};
-use fabricbios_wire::{
-    CpuExecutionMode, CpuIsolationClass, CpuPartition, Effective, GpuExclusivityClass,
-    GpuExecutionMode, LeaseError, LeaseIntent, ResourceId, Transport,
-};
+use std::time::Duration;
 
-use crate::driver::refusals;
+use fabricbios_lease::{Condition, CutTime, LeaseRecord, Note, ProofLine};
+use fabricbios_log::LEASE;
+use fabricbios_wire::{
+    CpuExecutionMode, CpuIsolationClass, CpuPartition, Effective, EndCause, GpuExclusivityClass,
+    GpuExecutionMode, LeaseError, LeaseIntent, LeasePhase, ResourceId, Transport,
+};
 
 /// Writes a line for the condition of a resource. The line names the condition as inventories do.
 pub(crate) fn log_condition(resource_id: ResourceId, condition: &Condition) {
@@ -24,7 +25,8 @@ pub(crate) fn log_condition(resource_id: ResourceId, condition: &Condition) {
     }
 }
 
-/// Writes one line. Only the first refusals of a tenant in each second get a line.
+/// Writes one line. The normal life of a lease has one line at level INFO, at its end; its other moments are of level
+/// DEBUG.
 pub(crate) fn log(note: &Note) {
     match note {
         Note::Granted {
@@ -36,8 +38,8 @@ pub(crate) fn log(note: &Note) {
             intent,
             policy,
         } => {
-            tracing::info!(
-                %lease_id, %tenant, %resource_id, %wanted, requested = %terms(&wanted.classes), effective = %terms(effective),
+            tracing::debug!(
+                target: LEASE, %lease_id, %tenant, %resource_id, %wanted, requested = %terms(&wanted.classes), effective = %terms(effective),
                 intent = intent.as_deref().map(|intent| tracing::field::display(stated(intent))), %policy, "granted"
             );
         }
@@ -57,9 +59,6 @@ pub(crate) fn log(note: &Note) {
             lease_id,
             refusal,
         } => {
-            if !refusals::gets_line(tenant) {
-                return;
-            }
             let wanted = wanted.as_ref();
             tracing::info!(
                 %tenant,
@@ -70,7 +69,8 @@ pub(crate) fn log(note: &Note) {
                 policy = policy_of(refusal.error),
                 class = %refusal.class,
                 code = refusal.error.name(),
-                "refused: {}", refusal.message
+                why = refusal.message,
+                "refused"
             );
         }
         Note::NotBound {
@@ -81,18 +81,15 @@ pub(crate) fn log(note: &Note) {
         Note::Cut {
             binding_id,
             cause,
-            took,
-            after_deadline,
+            time,
             proof,
         } => {
-            tracing::info!(
-                lease_id = %binding_id.lease_id, generation = binding_id.generation.0, %cause,
-                took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
-                after_deadline_us = after_deadline.map(|late| u64::try_from(late.as_micros()).unwrap_or(u64::MAX)),
-                %proof, "cut"
+            tracing::debug!(
+                target: LEASE, lease_id = %binding_id.lease_id, generation = binding_id.generation.0, %cause,
+                took_us = micros(time.took), after_deadline_us = time.after_deadline.map(micros), %proof, "cut"
             );
         }
-        Note::Ended { lease_id, phase } => tracing::info!(%lease_id, %phase, "ended"),
+        Note::Ended { phase, record, cut } => log_ended(*phase, record, *cut),
         Note::Fenced {
             resource_id,
             lease_id,
@@ -105,7 +102,7 @@ pub(crate) fn log(note: &Note) {
             binding_id,
             overlap,
         } => {
-            tracing::info!(lease_id = %binding_id.lease_id, overlap_ms = u64::try_from(overlap.as_millis()).unwrap_or(u64::MAX), "keys rotated");
+            tracing::debug!(target: LEASE, lease_id = %binding_id.lease_id, overlap_ms = u64::try_from(overlap.as_millis()).unwrap_or(u64::MAX), "keys rotated");
         }
         Note::NotExtended(binding_id, error) => {
             tracing::warn!(lease_id = %binding_id.lease_id, generation = binding_id.generation.0, %error, "deadline not extended");
@@ -125,6 +122,43 @@ pub(crate) fn log(note: &Note) {
             tracing::debug!(lease_id = %binding_id.lease_id, generation = binding_id.generation.0, what, "stale");
         }
     }
+}
+
+/// Writes the line about the whole life of a lease: a warning if it did not end as its tenant or an operator wanted.
+fn log_ended(phase: LeasePhase, record: &LeaseRecord, cut: Option<CutTime>) {
+    let end = record.end.as_deref();
+    let cause = end.map(|end| end.cause);
+    macro_rules! line {
+        ($level:ident) => {
+            tracing::$level!(
+                target: LEASE,
+                lease_id = %record.lease_id,
+                tenant = %record.tenant,
+                resource_id = %record.resource_id,
+                kind = %record.resource_type,
+                capacity = record.capacity,
+                term_secs = record.term_secs,
+                lived_ms = end.map(|end| end.at_unix_ms.saturating_sub(record.granted_at_unix_ms)),
+                cause = cause.map(tracing::field::display),
+                by = end.and_then(|end| end.by.as_deref()),
+                took_us = cut.map(|it| micros(it.took)),
+                after_deadline_us = cut.and_then(|it| it.after_deadline).map(micros),
+                proof = end.map(|end| tracing::field::display(ProofLine(&end.proof))),
+                cleaned = end.map(|end| tracing::field::display(ProofLine(&end.cleaning))),
+                "lease ended"
+            )
+        };
+    }
+    use EndCause as C;
+    match cause {
+        _ if phase == LeasePhase::Fenced => line!(warn),
+        Some(C::Expired | C::Freed | C::Revoked | C::NodeStopped) => line!(info),
+        _ => line!(warn),
+    }
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The stated terms, by their names on the wire.

@@ -13,7 +13,6 @@ pub mod fair;
 pub mod lease_list;
 pub(crate) mod log_note;
 pub mod mailbox;
-pub(crate) mod refusals;
 pub(crate) mod release_retry;
 pub mod requests;
 pub mod tally;

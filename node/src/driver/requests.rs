@@ -20,7 +20,6 @@ use crate::{
         effects::unavailable,
         fair::Owner,
         mailbox::{NoPlace, REQUESTS_OF_OWNER_MAX, Sender},
-        refusals,
     },
     inventory::detection::Detection,
 };
@@ -152,10 +151,9 @@ fn log_issue(principal: &Principal, request: &IssueRequest, issued: &Answer) {
     let (tenant, role) = (request.tenant.as_str(), request.role);
     match issued {
         Ok(_) => tracing::info!(by = %principal.tenant, %tenant, ?role, "identity issued"),
-        Err(refusal) if refusals::gets_line(&principal.tenant) => {
+        Err(refusal) => {
             tracing::info!(by = %principal.tenant, %tenant, ?role, %refusal, "identity refused");
         }
-        Err(_) => {}
     }
 }
 

@@ -11,7 +11,6 @@ pub(crate) mod detached;
 mod found;
 pub mod helpers;
 mod lease_reports;
-pub mod log_format;
 pub(crate) mod membership;
 pub mod program;
 mod program_memory;

@@ -3,26 +3,22 @@
 use std::{
     io::{self, IsTerminal, Write},
     process::ExitCode,
-    thread,
-    time::Duration,
 };
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
-use tracing_appender::non_blocking::{ErrorCounter, WorkerGuard};
-use tracing_subscriber::EnvFilter;
+use fabricbios_log::{Limits, LogFormat};
+use tracing_appender::non_blocking::WorkerGuard;
+use tracing_subscriber::{EnvFilter, layer::SubscriberExt, util::SubscriberInitExt};
 
 use crate::{
     journal, kinds,
-    process::{check, helpers, log_format, membership, run},
+    process::{check, helpers, membership, run},
     settings::{CdiHook, Cli, Command, Settings},
     watchdog,
 };
 
 /// Most log lines in the queue to standard error, some seconds of a busy node; further lines are dropped.
 const LINES_WAITING_MAX: usize = 16_384;
-
-/// Interval of the check for dropped log lines.
-const DROPS_TOLD_EVERY: Duration = Duration::from_secs(5);
 
 /// Runs the subcommand in the arguments of this process.
 #[must_use]
@@ -112,11 +108,15 @@ fn tell(text: &str, status: ExitCode) -> ExitCode {
 }
 
 fn control_server(flags: &ArgMatches) -> ExitCode {
-    let _until_written = log_to_stderr();
+    let settings = Settings::read(flags);
+    // A file that cannot be read does not say how its error is to be written.
+    let flag = || flags.get_one::<LogFormat>("log_format").copied();
+    let format = { settings.as_ref() }.map_or_else(|_refused| flag(), |it| it.log_format);
+    let _until_written = log_to_stderr(format.unwrap_or_default());
     if let Err(errno) = nix::sys::prctl::set_dumpable(false) {
         tracing::warn!(%errno, "tenants' bytes and keys may end up in a core dump");
     }
-    let run = Settings::read(flags)
+    let run = settings
         .map_err(Into::into)
         .and_then(|settings| run::control_server(&settings));
     match run {
@@ -128,36 +128,21 @@ fn control_server(flags: &ArgMatches) -> ExitCode {
     }
 }
 
-/// Logs through a queue, so that a stalled reader of the log does not stall a cut.
-fn log_to_stderr() -> WorkerGuard {
+/// Logs through a queue, so that a stalled reader of the log does not stall a cut. A lost log line does not lose the proof
+/// of a cut: LEASE_QUERY returns it.
+fn log_to_stderr(format: LogFormat) -> WorkerGuard {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let (writer, dropped, guard) = log_format::stderr(LINES_WAITING_MAX);
+    let (writer, dropped, guard) = fabricbios_log::stderr(LINES_WAITING_MAX);
+    let limits = Limits::default();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(io::stderr().is_terminal())
-        .fmt_fields(log_format::fields())
+        .fmt_fields(fabricbios_log::Fields)
+        .event_format(fabricbios_log::Lines::of(format))
         .with_writer(writer)
+        .finish()
+        .with(limits.clone())
         .init();
-    let tell = thread::Builder::new().name("log drops".into());
-    if let Err(error) = tell.spawn(move || tell_drops(&dropped)) {
-        tracing::error!(%error, "cannot start a thread: dropped lines of the log are not reported");
-    }
+    fabricbios_log::tell(dropped, limits);
     guard
-}
-
-/// Logs the number of dropped lines whenever it has grown. If this line is dropped too, a later line has the larger
-/// number. A lost log line does not lose the proof of a cut: LEASE_QUERY returns it.
-fn tell_drops(dropped: &ErrorCounter) {
-    let mut told = 0;
-    loop {
-        thread::sleep(DROPS_TOLD_EVERY);
-        let dropped = dropped.dropped_lines();
-        if dropped > told {
-            told = dropped;
-            tracing::error!(
-                dropped,
-                "lines of the log were dropped since the start: it is not read as fast as it is written"
-            );
-        }
-    }
 }

@@ -13,6 +13,7 @@ use std::{
 };
 
 use clap::{ArgMatches, Args, FromArgMatches, ValueEnum, parser::ValueSource};
+use fabricbios_log::LogFormat;
 
 use crate::kinds::settings::{
     Conflict, KindSettings,
@@ -108,6 +109,10 @@ pub struct Settings {
     /// daemon stays, and the next start adopts it [default: end].
     #[arg(long, value_enum)]
     pub on_stop: Option<OnStop>,
+
+    /// How lines of the log are written. `text`: fields as name=value; `json`: one object a line [default: text].
+    #[arg(long, value_enum)]
+    pub log_format: Option<LogFormat>,
 
     /// For each setting in the configuration file, by its name: the number of its line.
     #[arg(skip)]

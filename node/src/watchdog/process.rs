@@ -37,7 +37,7 @@ use crate::{
         mailbox::{Mailbox, Sender},
         workers::raise_priority,
     },
-    process::{detached::outlive_the_daemon, log_format},
+    process::detached::outlive_the_daemon,
 };
 
 /// Most log lines that wait for the disk; further lines are dropped and counted.
@@ -101,9 +101,10 @@ pub fn watchdog_main(
 
 /// Logs through a queue, because the file may be on a disk that does not answer.
 fn log_to_stderr() -> (WorkerGuard, ErrorCounter) {
-    let (writer, dropped, guard) = log_format::stderr(LINES_WAITING_MAX);
+    let (writer, dropped, guard) = fabricbios_log::stderr(LINES_WAITING_MAX);
     tracing_subscriber::fmt()
         .with_ansi(false)
+        .fmt_fields(fabricbios_log::Fields)
         .with_writer(writer)
         .init();
     (guard, dropped)

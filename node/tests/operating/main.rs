@@ -15,6 +15,7 @@ mod joining;
 mod journal;
 mod local_socket;
 mod log_drops;
+mod log_lines;
 mod monitor;
 mod placed;
 mod reports;

@@ -104,21 +104,16 @@ pub(crate) fn two_tenants(_: &Arguments, daemon: &mut Daemon, report: &mut Repor
         found == 0 && filled > 0 && searched >= filled,
         format!("{filled} bytes filled, {searched} searched, {found} found"),
     );
-    let told = daemon
-        .log()
-        .lines()
-        .rev()
-        .find(|line| line.contains("scrubbed"))
-        .map(str::to_owned)
-        .unwrap_or_default();
-    let share = told.split_once("scrubbed ").and_then(|(_, rest)| {
-        let (share, _) = rest.split_once(" %")?;
-        share.parse::<f64>().ok()
+    let log = daemon.log();
+    let mut told = log.lines().rev();
+    let share = told.find_map(|line| {
+        let (before, _) = line.split_once(" % of the memory that was free before the lease")?;
+        before.rsplit(' ').next()?.parse::<f64>().ok()
     });
     report.check(
         "nearly all memory was wiped",
         share.is_some_and(|it| it > 99.0),
-        told,
+        format!("{share:?} %"),
     );
     second.free()?;
     Ok(())

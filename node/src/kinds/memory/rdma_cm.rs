@@ -29,7 +29,7 @@ use tokio::{
     time::sleep,
 };
 
-use crate::driver::{Input, mailbox::Sender, refusals};
+use crate::driver::{Input, mailbox::Sender};
 use told::presented;
 
 /// Most connections that are being made at once, and most requests that wait in the kernel.
@@ -231,15 +231,12 @@ impl Drop for Heard {
     }
 }
 
-/// Refuses a caller. It is counted, and told in the log with the lines of a tenant.
+/// Refuses a caller, and logs it.
 fn refuse(connection: &CmConnection, reason: &str) {
     if let Err(error) = connection.reject(reason) {
         tracing::debug!(%error, "a caller went away before it was refused");
     }
-    // No tenant has a name with spaces.
-    if refusals::gets_line("callers of rdma_cm") {
-        tracing::info!(reason, "a caller of rdma_cm is refused");
-    }
+    tracing::info!(reason, "a caller of rdma_cm is refused");
 }
 
 /// A place among the connections that are being made.

@@ -94,6 +94,7 @@ const VALUES: &[Values] = &[
         &["4294967296", "-1", "many"],
         "20000",
     ),
+    ("log-format", &["text", "json"], &["xml", "0", ""], "json"),
     ("on-stop", &["end", "keep"], &["0", "stay", ""], "keep"),
     (
         "cut-within-ms",
