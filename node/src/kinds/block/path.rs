@@ -6,7 +6,6 @@ use anyhow::Context;
 use fabricbios_contract::Provider;
 use fabricbios_fallback_udp::{FbbuConfig, FbbuPath};
 use fabricbios_lease::{BindingId, StepError};
-use fabricbios_log::LEASE;
 use fabricbios_nvmet::{HostOwners, Target, TargetConfig};
 use fabricbios_wire::{BlockTerms, ResourceType, Transport};
 
@@ -34,7 +33,7 @@ impl HostOwners for NamedHosts {
     ) -> Result<(), StepError> {
         refuse_taken(&self.0, tenant, terms).map_err(|taken| StepError::new("host", taken))?;
         if let Some(host_nqn) = &terms.host_nqn {
-            tracing::debug!(target: LEASE, lease_id = %binding_id.lease_id, %tenant, %host_nqn, "a tenant named its host");
+            tracing::info!(lease_id = %binding_id.lease_id, %tenant, %host_nqn, "a tenant named its host");
         }
         Ok(())
     }
