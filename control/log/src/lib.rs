@@ -8,7 +8,7 @@
 mod format;
 mod limits;
 
-use std::{io, thread, time::Duration};
+use std::{io, sync::OnceLock, thread, time::Duration};
 
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 
@@ -21,6 +21,15 @@ pub const LEASE: &str = "lease";
 /// The time for which lines are counted, and after which the log says what it does not have.
 const PERIOD: Duration = Duration::from_secs(5);
 
+/// The counter of this process's queue.
+static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
+
+/// Lines of this process's log that its queue has dropped since the start.
+#[must_use]
+pub fn dropped_lines() -> u64 {
+    DROPPED.get().map_or(0, |it| it.dropped_lines() as u64)
+}
+
 /// Writes log lines to standard error on a thread of its own, so that logging never blocks. Lines beyond the limit are
 /// dropped and counted. Dropping the guard writes the waiting lines.
 pub fn stderr(lines_waiting_max: usize) -> (NonBlocking, ErrorCounter, WorkerGuard) {
@@ -30,6 +39,7 @@ pub fn stderr(lines_waiting_max: usize) -> (NonBlocking, ErrorCounter, WorkerGua
         .thread_name("log")
         .finish(io::stderr());
     let dropped = writer.error_counter();
+    DROPPED.set(dropped.clone()).ok();
     (writer, dropped, guard)
 }
 

@@ -11,7 +11,7 @@ use fabricbios_fallback_udp::{Counters, Tally};
 use fabricbios_wire::{NodeId, ResourceType};
 use nix::unistd::{SysconfVar, sysconf};
 
-use crate::process::{descriptors, log_format};
+use crate::process::descriptors;
 
 /// The counters of the paths over UDP, by kind.
 pub type DataPaths = Vec<(ResourceType, Arc<Counters>)>;
@@ -49,7 +49,7 @@ impl MachineFigures {
             data_paths: { data_paths.iter() }
                 .map(|(kind, counters)| (*kind, counters.tally()))
                 .collect(),
-            log_lines_dropped: log_format::dropped_lines(),
+            log_lines_dropped: fabricbios_log::dropped_lines(),
             descriptors: descriptors::used().unwrap_or(0),
             descriptors_max: descriptors::limit(),
             process: Process::now().ok(),
