@@ -9,7 +9,7 @@ use fabricbios_wire::{
 };
 
 use crate::{
-    LeaseTable, Need, NodeLimits, Now, Offered, Placement, Sight, Wanted,
+    LeaseTable, Need, NodeLimits, Now, Offered, Placement, Policy, Sight, Wanted,
     kinds::{Grant, rules},
     lease::Lease,
     standing::invalid,
@@ -112,6 +112,12 @@ impl LeaseTable {
             limits: self.limits(),
             resources: resources.map(|it| it as &dyn Offered).collect(),
         }
+    }
+
+    /// Takes over the operator's limits of requests: longest terms, the most of a tenant, and network rights. A lease keeps
+    /// what it has, with its deadlines, also above a new limit. The other fields of `policy` are not used.
+    pub fn change_limits(&mut self, policy: Policy) {
+        self.policy.take_limits(policy);
     }
 
     /// The limits that hold for every tenant.

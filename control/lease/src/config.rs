@@ -87,6 +87,23 @@ impl Default for Policy {
     }
 }
 
+impl Policy {
+    /// Takes over what may change while leases live: terms, quotas and network rights, which count when a request comes.
+    /// Time limits of steps, sizes of the table and the node's profile stay.
+    pub(crate) fn take_limits(&mut self, new: Self) {
+        *self = Self {
+            lease_secs_max: new.lease_secs_max,
+            grace_secs_max: new.grace_secs_max,
+            tenant_leases_max: new.tenant_leases_max,
+            tenant_capacity_max: new.tenant_capacity_max,
+            tenant_queue_pairs_max: new.tenant_queue_pairs_max,
+            tenant_requests_per_sec: new.tenant_requests_per_sec,
+            network: new.network,
+            ..core::mem::take(self)
+        };
+    }
+}
+
 /// The kind of node, for its rules of admission (004).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {

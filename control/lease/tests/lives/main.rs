@@ -21,6 +21,7 @@ mod figures;
 mod functions;
 mod intents;
 mod keys_and_terms;
+mod limits;
 mod peers;
 mod reboots;
 mod refusals;
