@@ -26,7 +26,7 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_lease::{Asked, BootTime, LeaseTable, LogPosition, Report, State, Ticket};
+use fabricbios_lease::{Asked, BootTime, LeaseTable, LogPosition, Policy, Report, State, Ticket};
 use fabricbios_wire::{
     Answer, AttachCode, Endpoint, InventoryForm, LeaseId, PeerChange, RdmaPeer, Refusal, Reply,
     Request, ResourceInventory, Role,
@@ -82,6 +82,10 @@ pub enum Input {
     AboutNode(oneshot::Sender<DriverFigures>),
     /// The rdma_cm listener has ended.
     ListenerLost,
+    /// The service manager wants to know whether the driver goes on.
+    Alive(oneshot::Sender<()>),
+    /// The operator's limits have changed: see [`LeaseTable::change_limits`].
+    Limits(Box<Policy>),
     /// A report of a provider.
     Report {
         /// When the provider finished the step; the driver may read the report later.
@@ -415,7 +419,7 @@ impl<E: Environment> Driver<E> {
     fn apply(&mut self, input: Input) {
         let only_looks = match &input {
             Input::Request { request, .. } => only_looks(request),
-            Input::AboutLeases(_) | Input::AboutNode(_) => true,
+            Input::AboutLeases(_) | Input::AboutNode(_) | Input::Alive(_) => true,
             _ => false,
         };
         self.may_have_changed |= !only_looks;
@@ -435,6 +439,9 @@ impl<E: Environment> Driver<E> {
             // Who asked may be gone.
             Input::AboutNode(reply) => drop(reply.send(self.figures())),
             Input::ListenerLost => self.table.on_attach_lost(),
+            // Who asked may be gone.
+            Input::Alive(reply) => drop(reply.send(())),
+            Input::Limits(policy) => self.table.change_limits(*policy),
             Input::Report { at, report } => self.on_report(at, report),
             Input::Durable(outcome) => {
                 self.silent_since = None;

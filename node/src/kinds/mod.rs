@@ -27,7 +27,10 @@ use fabricbios_wire::{NodeId, ResourceType};
 use crate::{
     inventory::detection::Found,
     journal::past::Past,
-    process::check::{Checking, Findings},
+    process::{
+        check::{Checking, Findings},
+        service_manager,
+    },
     watchdog::Watchdog,
 };
 
@@ -187,5 +190,9 @@ pub(crate) fn close<T>(
 /// # Errors
 /// The settings ask for something that a kind cannot open.
 pub fn open_all(opening: &Opening<'_>) -> anyhow::Result<Vec<Opened>> {
-    KINDS.iter().map(|kind| (kind.open)(opening)).collect()
+    let open = |kind: &Kind| {
+        service_manager::starts(format_args!("opening {}", kind.resource_type));
+        (kind.open)(opening)
+    };
+    KINDS.iter().map(open).collect()
 }

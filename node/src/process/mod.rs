@@ -18,4 +18,5 @@ mod ready;
 pub mod reports;
 pub mod run;
 pub mod service;
+pub(crate) mod service_manager;
 pub(crate) mod state_dir;

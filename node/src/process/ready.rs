@@ -1,15 +1,13 @@
-//! Announces readiness: READY for scripts, a first command for people, and sd_notify(3) for systemd.
+//! Announces readiness: READY for scripts, a first command for people, and a message to the service manager.
 
 use std::{
-    env,
     io::{self, Write},
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    os::{linux::net::SocketAddrExt, unix::net},
 };
 
 use fabricbios_fabric::Fabric;
 
-use crate::settings::Settings;
+use crate::{process::service_manager, settings::Settings};
 
 /// The identity of the first operator, in the directory of a fabric.
 const ADMIN: &str = "admin.identity";
@@ -43,12 +41,7 @@ pub(crate) fn announce(
     if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         tracing::debug!(%error, "cannot say READY on standard output");
     }
-    notify("READY=1");
-}
-
-/// Announces that the daemon stops.
-pub(crate) fn stopping() {
-    notify("STOPPING=1");
+    service_manager::ready(listen);
 }
 
 /// The address of the control plane for a client on this machine.
@@ -57,24 +50,4 @@ fn dial_ip(settings: &Settings, listen: SocketAddr) -> IpAddr {
     bound
         .or(settings.advertise)
         .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
-}
-
-fn notify(state: &str) {
-    let Some(path) = env::var_os("NOTIFY_SOCKET") else {
-        return;
-    };
-    if let Err(error) = send(path.as_encoded_bytes(), state) {
-        tracing::warn!(%error, ?path, "cannot notify the service manager");
-    }
-}
-
-fn send(path: &[u8], state: &str) -> io::Result<()> {
-    let socket = net::UnixDatagram::unbound()?;
-    let address = match path.strip_prefix(b"@") {
-        Some(name) => net::SocketAddr::from_abstract_name(name)?,
-        None => net::SocketAddr::from_pathname(String::from_utf8_lossy(path).as_ref())?,
-    };
-    socket
-        .send_to_addr(state.as_bytes(), &address)
-        .map(|_bytes| ())
 }

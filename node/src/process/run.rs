@@ -14,7 +14,8 @@ use crate::{
     kinds::{self, Opening, gpu::GpuParts, local_socket},
     monitor::DataPaths,
     process::{
-        descriptors, helpers, membership, program_memory, ready, service::Service, state_dir,
+        descriptors, helpers, membership, program_memory, ready, service::Service, service_manager,
+        state_dir,
     },
     settings::{OnStop, Settings},
     watchdog::Watchdog,
@@ -37,6 +38,7 @@ pub fn control_server(settings: &Settings) -> anyhow::Result<()> {
     // executes its program.
     let supervisor = helpers::start(&program, settings.state_dir())?;
     // First use of the state disk: a disk that does not answer is reported here.
+    service_manager::starts("reading the journal");
     let past = Past::open(&program, settings)?;
     let membership = Membership::new(membership::open(settings)?);
     let watchdog = Watchdog::new(&program, settings.state_dir())?;
@@ -73,6 +75,7 @@ pub fn control_server(settings: &Settings) -> anyhow::Result<()> {
         let mut signals = Signals::new()?;
         let join = membership::join(settings, &membership);
         let _local_socket = local_socket::open(&settings.kinds.shared, local, join)?;
+        service_manager::starts("taking over leases of the last run");
         let mut service = Service::start(settings, &membership, past, offered, gpus, data_paths)?;
         service.settled().await;
         ready::announce(
@@ -81,6 +84,7 @@ pub fn control_server(settings: &Settings) -> anyhow::Result<()> {
             service.local_addr(),
             service.metrics_addr(),
         );
+        tokio::spawn(service_manager::tell_life(service.driver()));
         let told_to = until_stopped(&mut signals, &mut service, on_stop).await;
         match told_to {
             Ok(Told::StopAtOnce) => service.halt(),
@@ -168,7 +172,7 @@ async fn until_stopped(
         outcome = service.stopped() => return outcome.map(Told::Drain),
         () = signals.next() => {}
     }
-    ready::stopping();
+    service_manager::stopping();
     match on_stop {
         OnStop::End => {
             tracing::info!("stopping: taking every lease back");

@@ -175,6 +175,11 @@ impl Service {
         self.http.as_ref().map(Http::local_addr)
     }
 
+    /// The mailbox of the driver.
+    pub(crate) fn driver(&self) -> Sender<Input> {
+        self.driver.clone()
+    }
+
     /// Waits until leases of an earlier run are adopted or cut, for a limited time.
     pub async fn settled(&mut self) {
         if let Some(settled) = self.settled.take() {
