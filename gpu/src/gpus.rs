@@ -5,6 +5,7 @@ use std::{
     fs,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -33,6 +34,9 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(30);
 /// Name prefix of the cgroups for processes that cannot die.
 const STUCK: &str = "stuck-";
 
+/// The users of this machine that belong to each tenant, by uid.
+pub type Tenants = BTreeMap<String, BTreeSet<u32>>;
+
 /// Directories of GPU leases, and the programs that make calls.
 #[derive(Debug)]
 pub struct GpuConfig {
@@ -45,7 +49,7 @@ pub struct GpuConfig {
     /// The directory of CDI specifications.
     pub cdi: PathBuf,
     /// The users of this machine that belong to each tenant.
-    pub tenants: BTreeMap<String, BTreeSet<u32>>,
+    pub tenants: Tenants,
     /// This node's program, in a file that container engines can execute as their hook.
     pub hook: PathBuf,
     /// Makes calls that may hang.
@@ -65,7 +69,7 @@ pub struct Gpus {
     /// The limits of a lease's control group, as far as this machine allows them.
     limits: Limits,
     pub(crate) cdi: PathBuf,
-    tenants: BTreeMap<String, BTreeSet<u32>>,
+    tenants: Mutex<Tenants>,
     hook: PathBuf,
     pub(crate) cutter: Cutter,
     pub(crate) sessions: Sessions,
@@ -127,15 +131,26 @@ impl Gpus {
             records,
             root,
             cdi: config.cdi,
-            tenants: config.tenants,
+            tenants: Mutex::new(config.tenants),
             hook: config.hook,
         })
+    }
+
+    /// Has other users open the devices of leases that are bound from now on.
+    pub fn change_tenants(&self, tenants: Tenants) {
+        *self.tenants() = tenants;
+    }
+
+    fn tenants(&self) -> MutexGuard<'_, Tenants> {
+        // They are replaced as a whole.
+        self.tenants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The users who may open the device for a lease: the worker's user, and the tenant's users if the lease may have
     /// programs on this node. Root may open it always.
     pub(crate) fn users(&self, lease: LeaseId, tenant: &str, has_programs: bool) -> BTreeSet<u32> {
-        let of_tenant = { self.tenants.get(tenant) }.filter(|_| has_programs);
+        let tenants = self.tenants();
+        let of_tenant = { tenants.get(tenant) }.filter(|_| has_programs);
         let of_tenant = of_tenant.into_iter().flatten().copied();
         let mut users: BTreeSet<u32> = of_tenant.chain([user_of(lease)]).collect();
         users.remove(&0);

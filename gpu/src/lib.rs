@@ -25,7 +25,7 @@ pub mod worker;
 pub use device::{Device, Health, WHOLE_SLICES};
 pub use end::GpuEnd;
 pub use fabricbios_cgroup::nodes::Node;
-pub use gpus::{GpuConfig, Gpus};
+pub use gpus::{GpuConfig, Gpus, Tenants};
 pub use libraries::Libraries;
 pub use owned::NotOwned;
 pub use path::GpuPath;

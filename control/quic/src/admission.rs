@@ -90,12 +90,12 @@ pub(crate) enum Full {
 /// The open connections.
 #[derive(Debug)]
 pub(crate) struct Admission {
-    limits: Limits,
     counts: Mutex<Counts>,
 }
 
 #[derive(Debug, Default)]
 struct Counts {
+    limits: Limits,
     all: usize,
     /// Connections from validated addresses.
     by_source: HashMap<IpAddr, usize>,
@@ -118,10 +118,18 @@ pub(crate) struct Place {
 
 impl Admission {
     pub(crate) fn new(limits: Limits) -> Arc<Self> {
-        Arc::new(Self {
+        let counts = Counts {
             limits,
-            counts: Mutex::default(),
+            ..Counts::default()
+        };
+        Arc::new(Self {
+            counts: Mutex::new(counts),
         })
+    }
+
+    /// Takes over the limits of connections. Those that are open stay.
+    pub(crate) fn change_limits(&self, limits: Limits) {
+        self.counts().limits = limits;
     }
 
     /// A place for a connection from `address`; `is_validated`: QUIC has validated the address.
@@ -132,13 +140,13 @@ impl Admission {
     ) -> Result<Place, Full> {
         let source = source_of(address);
         let mut counts = self.counts();
-        if !is_validated && counts.are_half(&self.limits, source) {
+        if !is_validated && counts.are_half(source) {
             return Err(Full::Unvalidated);
         }
-        if counts.all >= with_operators(self.limits.connections_max) {
+        if counts.all >= with_operators(counts.limits.connections_max) {
             return Err(Full::Node);
         }
-        let max = with_operators(self.limits.connections_per_source_max);
+        let max = with_operators(counts.limits.connections_per_source_max);
         if !take(counts.of_sources(is_validated), source, max) {
             return Err(Full::Source);
         }
@@ -167,7 +175,8 @@ impl Counts {
     }
 
     /// Whether half of all places, or half of the places of this source, are taken.
-    fn are_half(&self, limits: &Limits, source: IpAddr) -> bool {
+    fn are_half(&self, source: IpAddr) -> bool {
+        let limits = &self.limits;
         let of = |counts: &HashMap<IpAddr, usize>| counts.get(&source).copied().unwrap_or(0);
         let of_source = of(&self.by_source) + of(&self.unvalidated);
         self.all * 2 >= limits.connections_max || of_source * 2 >= limits.connections_per_source_max
@@ -178,9 +187,9 @@ impl Place {
     /// Counts the connection for its peer. The handshake is over: it has validated the address and shown who the peer
     /// is.
     pub(crate) fn for_peer(&mut self, peer: &Principal, key: NodeId) -> Result<(), Full> {
-        let limits = &self.admission.limits;
-        let source_max = limits.connections_per_source_max;
         let mut counts = self.admission.counts();
+        let limits = counts.limits.clone();
+        let source_max = limits.connections_per_source_max;
         if !self.is_validated {
             let max = with_operators(source_max);
             if !take(&mut counts.by_source, self.source, max) {
@@ -326,6 +335,23 @@ mod tests {
         assert_eq!(counts.all, 0);
         assert!(counts.by_source.is_empty() && counts.by_tenant.is_empty());
         assert!(counts.by_tenant_and_source.is_empty());
+    }
+
+    #[test]
+    fn connections_above_a_new_bound_stay_and_no_more_come() {
+        let admission = admission(9, 9, 9);
+        let join = || join(&admission, "10.0.0.1", &tenant("blue"));
+        let mut open: Vec<Place> = (0..4).map(|_| join().unwrap()).collect();
+        admission.change_limits(Limits {
+            connections_per_tenant_max: 2,
+            ..Limits::default()
+        });
+        assert_eq!(join().unwrap_err(), Full::Tenant);
+        open.truncate(1);
+        open.push(join().unwrap());
+        assert_eq!(join().unwrap_err(), Full::Tenant);
+        drop(open);
+        assert_eq!(admission.counts().all, 0);
     }
 
     #[test]

@@ -83,6 +83,7 @@ pub enum ServerError {
 pub struct Server {
     endpoint: Endpoint,
     local_addr: SocketAddr,
+    admission: Arc<Admission>,
     stop: watch::Sender<bool>,
     accepting: JoinHandle<()>,
 }
@@ -156,8 +157,9 @@ impl Server {
         let fabric = membership.now();
         let config = server_config(&fabric, &limits)?;
         let endpoint = endpoint(socket, &fabric, config.clone())?;
+        let admission = Admission::new(limits.clone());
         let shared = Arc::new(ServerState {
-            admission: Admission::new(limits.clone()),
+            admission: admission.clone(),
             sessions: SessionPlaces::new(limits.clone()),
             limits,
             noise: Noise::default(),
@@ -173,6 +175,7 @@ impl Server {
         Ok(Self {
             endpoint,
             local_addr,
+            admission,
             stop,
             accepting,
         })
@@ -181,6 +184,11 @@ impl Server {
     /// The local address, with the real port if 0 was configured.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
+    }
+
+    /// Takes over the limits of connections: the first three of `limits`. Those that are open stay, also above a new limit.
+    pub fn change_limits(&self, limits: Limits) {
+        self.admission.change_limits(limits);
     }
 
     /// Where the server listens, to call another member from there: see [`crate::Caller::connect_from`].

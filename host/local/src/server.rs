@@ -60,13 +60,14 @@ type User = (u32, bool);
 #[derive(Debug)]
 pub struct LocalServer {
     path: PathBuf,
+    tenants: Arc<Mutex<Tenants>>,
     listener: Arc<OwnedFd>,
     accepting: Option<JoinHandle<()>>,
 }
 
 /// The state that all callers share.
 struct Shared {
-    tenants: Tenants,
+    tenants: Arc<Mutex<Tenants>>,
     kinds: Vec<Arc<dyn LocalAccess>>,
     join: Option<Join>,
     callers: Mutex<BTreeMap<User, usize>>,
@@ -91,18 +92,16 @@ impl LocalServer {
         // Only `/`, which is no socket, and an empty path have no directory above.
         let directory = path.parent().unwrap_or(path);
         make_directory(directory)?;
-        if !tenants.is_empty() {
-            mend_shared(directory)?;
-            check_passable(directory)?;
-        }
+        open_to(&tenants, directory)?;
         let address = UnixAddr::new(path)?;
         remove_stale(path, &address)?;
         let listener = seqpacket()?;
         bind(listener.as_raw_fd(), &address)?;
         fs::set_permissions(path, Permissions::from_mode(0o666))?;
         listen(&listener, Backlog::new(64)?)?;
+        let tenants = Arc::new(Mutex::new(tenants));
         let shared = Arc::new(Shared {
-            tenants,
+            tenants: tenants.clone(),
             kinds,
             join,
             callers: Mutex::default(),
@@ -113,10 +112,26 @@ impl LocalServer {
         let accepting = thread.spawn(move || accept_all(&its, &shared))?;
         Ok(Self {
             path: path.to_owned(),
+            tenants,
             listener,
             accepting: Some(accepting),
         })
     }
+
+    /// Has other users use the socket from now on. Programs that are in a lease already stay.
+    ///
+    /// # Errors
+    /// They cannot pass the directory of the socket; nothing has changed then.
+    pub fn change_tenants(&self, tenants: Tenants) -> io::Result<()> {
+        open_to(&tenants, self.path.parent().unwrap_or(&self.path))?;
+        *now(&self.tenants) = tenants;
+        Ok(())
+    }
+}
+
+fn now(tenants: &Mutex<Tenants>) -> MutexGuard<'_, Tenants> {
+    // They are replaced as a whole.
+    tenants.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for LocalServer {
@@ -138,6 +153,15 @@ fn make_directory(directory: &Path) -> io::Result<()> {
         directory,
         "put a socket of their own in the place of the node's: choose a place where only root writes, such as /run/fabricbios",
     )
+}
+
+/// Lets these users pass the directory, and checks that they can.
+fn open_to(tenants: &Tenants, directory: &Path) -> io::Result<()> {
+    if tenants.is_empty() {
+        return Ok(());
+    }
+    mend_shared(directory)?;
+    check_passable(directory)
 }
 
 /// Opens the shared directory to other users, if another program made it with access for itself alone.
@@ -238,7 +262,7 @@ struct Admitted {
 impl Admitted {
     fn new(peer: Peer, shared: &Arc<Shared>) -> Result<Self, Refusal> {
         let uid = peer.uid;
-        if !peer.runs_the_node && !shared.tenants.contains_key(&uid) {
+        if !peer.runs_the_node && !now(&shared.tenants).contains_key(&uid) {
             let who = match uid {
                 0 => {
                     "uid 0 in another user, PID or mount namespace is not root of this node, and uid 0"
@@ -332,7 +356,10 @@ impl Admitted {
         Caller {
             uid,
             pid,
-            tenants: self.shared.tenants.get(&uid).cloned().unwrap_or_default(),
+            tenants: now(&self.shared.tenants)
+                .get(&uid)
+                .cloned()
+                .unwrap_or_default(),
             is_root,
         }
     }

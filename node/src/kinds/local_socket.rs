@@ -59,13 +59,30 @@ pub(crate) fn open(
         }
         return Ok(None);
     };
-    let mut tenants = Tenants::new();
-    for it in &settings.tenant_uid {
-        tenants.entry(it.uid).or_default().push(it.tenant.clone());
-    }
+    let tenants = tenants(settings);
     let users = tenants.len();
     let server = LocalServer::open(path, tenants, kinds, Some(join))
         .with_context(|| format!("--local-socket {}", path.display()))?;
     tracing::info!(path = %path.display(), users, "users of this machine may enter leases of their tenants");
     Ok(Some(server))
+}
+
+/// Takes over the users of `tenant-uid`.
+///
+/// # Errors
+/// They cannot reach the socket; nothing has changed then.
+pub(crate) fn change_tenants(
+    server: &LocalServer,
+    settings: &SharedSettings,
+) -> anyhow::Result<()> {
+    let changed = server.change_tenants(tenants(settings));
+    changed.context("tenant-uid")
+}
+
+fn tenants(settings: &SharedSettings) -> Tenants {
+    let mut tenants = Tenants::new();
+    for it in &settings.tenant_uid {
+        tenants.entry(it.uid).or_default().push(it.tenant.clone());
+    }
+    tenants
 }

@@ -82,6 +82,8 @@ pub struct Kind {
     pub conflicts: fn(&KindSettings, &mut Conflicts<'_>),
     /// The address of the kind's UDP socket, with its setting; `None`: it opens none.
     pub datagrams: fn(&KindSettings) -> Option<(&'static str, SocketAddr)>,
+    /// The most that the leases of one tenant may hold, in the unit of the kind; `None`: all that is on offer.
+    pub per_tenant_max: fn(&KindSettings) -> Option<u64>,
     /// The calls of the kind that may hang.
     pub calls: fn() -> Vec<Handler>,
     /// Opens the stores and paths that the settings ask for, and decides by the journal whether leases of an earlier
@@ -134,6 +136,9 @@ pub(crate) fn own_program() -> anyhow::Result<PathBuf> {
     env::current_exe().context("find the file of this program")
 }
 
+/// See [`Opened::reread`].
+pub type Reread = dyn Fn(&KindSettings) + Send;
+
 /// An open kind.
 pub struct Opened {
     /// The resources on offer; `None`: there are none of the kind.
@@ -144,6 +149,8 @@ pub struct Opened {
     pub gpus: GpuParts,
     /// The counters of its path over UDP; `None`: it has none.
     pub datagrams: Option<Arc<Counters>>,
+    /// Takes over those settings of the kind that can change while it is open. Never blocks.
+    pub reread: Box<Reread>,
     /// Closes devices, ports and sockets after the node has stopped.
     pub close: Box<dyn FnOnce()>,
 }
@@ -157,6 +164,7 @@ impl Opened {
             local: None,
             gpus: GpuParts::default(),
             datagrams: None,
+            reread: Box::new(|_| ()),
             close: Box::new(|| ()),
         }
     }

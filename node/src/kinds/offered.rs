@@ -25,8 +25,6 @@ pub struct Offered {
     pub resources: Vec<OfferedResource>,
     /// The provider of their leases.
     pub provider: Arc<Provider>,
-    /// The capacity limit of one tenant, in the unit of the kind.
-    pub per_tenant_max: Option<u64>,
     /// Ends access when this process cannot; `None`: access ends with the process.
     pub watchdog: Option<Watchdog>,
     /// Called at the start when the holders are known, before the control plane opens.
@@ -77,7 +75,7 @@ impl fmt::Debug for Offered {
 }
 
 impl Offered {
-    /// These resources, without a limit, a watchdog and further work.
+    /// These resources, without a watchdog and further work.
     #[must_use]
     pub fn new(
         kind: ResourceType,
@@ -88,7 +86,6 @@ impl Offered {
             kind,
             resources,
             provider,
-            per_tenant_max: None,
             watchdog: None,
             ready: Box::new(|_| Ok(())),
             changes: Vec::new(),

@@ -16,6 +16,7 @@ pub(super) const KIND: Kind = Kind {
         conflicts.once("advertise-vendor", "resource", names);
     },
     datagrams: |_| None,
+    per_tenant_max: |_| None,
     calls: Vec::new,
     open: |_| Ok(Opened::nothing()),
     check: |_, _| (),

@@ -5,7 +5,7 @@ use std::{
     fs::File,
     io::{self, Read},
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
 };
 
@@ -76,16 +76,48 @@ fn named(directory: &Path) -> String {
     format!("--fabric-dir {}", directory.display())
 }
 
+/// Reads the identity of a node that runs again, as [`open`] at a start, and replaces it if it is another one. `true`: it
+/// is. The caller holds the turn of [`join`].
+///
+/// # Errors
+/// A file cannot be used, or is of another node. Nothing has changed then.
+pub(crate) fn reopen(settings: &Settings, membership: &Membership) -> anyhow::Result<bool> {
+    let state_dir = settings.state_dir();
+    // Where the files are missing, `open` would make another node.
+    Fabric::refuse_lost_node(state_dir)?;
+    let (now, new) = (membership.now(), open(settings)?);
+    if new.node_id() != now.node_id() {
+        bail!(
+            "{} has the identity of node {}, and this is node {}: put its own back",
+            state_dir.display(),
+            new.node_id(),
+            now.node_id()
+        );
+    }
+    let is_other = new.certified() != now.certified();
+    if is_other {
+        membership.replace(new);
+    }
+    Ok(is_other)
+}
+
+/// Whose turn it is to change the identity of a node that runs.
+pub(crate) type Turn = Arc<Mutex<()>>;
+
+/// Waits for the turn. The lock has no data that a panic could leave half done.
+pub(crate) fn take(turn: &Turn) -> MutexGuard<'_, ()> {
+    turn.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// What the local socket does with the answer to a `node-request`: this daemon joins, and says so. With `fabric-dir` it
 /// takes no answer of another fabric, because its next start would take the node back.
-pub(crate) fn join(settings: &Settings, membership: &Membership) -> Join {
+pub(crate) fn join(settings: &Settings, membership: &Membership, turn: &Turn) -> Join {
     let (state_dir, membership) = (settings.state_dir().to_owned(), membership.clone());
     let fabric_dir = settings.fabric_dir.as_deref();
     let held = fabric_dir.map(|path| (named(path), membership.now().id()));
-    let one_at_a_time = Mutex::new(());
+    let turn = Arc::clone(turn);
     Arc::new(move |answer| {
-        // The lock has no data that a panic could leave half done.
-        let _turn = one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = take(&turn);
         let now = SystemTime::now();
         if let Some((setting, fabric)) = &held {
             let found = Fabric::check_accept(&state_dir, answer, now).map_err(|it| refused(&it))?;

@@ -15,6 +15,7 @@ pub(crate) mod membership;
 pub mod program;
 mod program_memory;
 mod ready;
+pub mod reload;
 pub mod reports;
 pub mod run;
 pub mod service;

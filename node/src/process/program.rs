@@ -3,6 +3,7 @@
 use std::{
     io::{self, IsTerminal, Write},
     process::ExitCode,
+    sync::Arc,
 };
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
@@ -12,7 +13,11 @@ use tracing_subscriber::{EnvFilter, layer::SubscriberExt, util::SubscriberInitEx
 
 use crate::{
     journal, kinds,
-    process::{check, helpers, membership, run},
+    process::{
+        check, helpers, membership,
+        reload::{SetLogLevel, Source},
+        run,
+    },
     settings::{CdiHook, Cli, Command, Settings},
     watchdog,
 };
@@ -112,13 +117,21 @@ fn control_server(flags: &ArgMatches) -> ExitCode {
     // A file that cannot be read does not say how its error is to be written.
     let flag = || flags.get_one::<LogFormat>("log_format").copied();
     let format = { settings.as_ref() }.map_or_else(|_refused| flag(), |it| it.log_format);
-    let _until_written = log_to_stderr(format.unwrap_or_default());
+    let (_until_written, set_log_level) = log_to_stderr(format.unwrap_or_default());
     if let Err(errno) = nix::sys::prctl::set_dumpable(false) {
         tracing::warn!(%errno, "tenants' bytes and keys may end up in a core dump");
     }
     let run = settings
         .map_err(Into::into)
-        .and_then(|settings| run::control_server(&settings));
+        .and_then(|settings| {
+            set_log_level(settings.log_level.as_deref());
+            let flags = flags.clone();
+            let source = Source {
+                read: Arc::new(move || Settings::read(&flags)),
+                set_log_level,
+            };
+            run::control_server(&settings, source)
+        });
     match run {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -129,20 +142,32 @@ fn control_server(flags: &ArgMatches) -> ExitCode {
 }
 
 /// Logs through a queue, so that a stalled reader of the log does not stall a cut. A lost log line does not lose the proof
-/// of a cut: LEASE_QUERY returns it.
-fn log_to_stderr(format: LogFormat) -> WorkerGuard {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+/// of a cut: LEASE_QUERY returns it. Returns also what changes the level.
+fn log_to_stderr(format: LogFormat) -> (WorkerGuard, SetLogLevel) {
     let (writer, dropped, guard) = fabricbios_log::stderr(LINES_WAITING_MAX);
     let limits = Limits::default();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter(None))
         .with_ansi(io::stderr().is_terminal())
         .fmt_fields(fabricbios_log::Fields)
         .event_format(fabricbios_log::Lines::of(format))
         .with_writer(writer)
-        .finish()
-        .with(limits.clone())
-        .init();
+        // Last: its type has those of the others.
+        .with_filter_reloading();
+    let level = log.reload_handle();
+    log.finish().with(limits.clone()).init();
     fabricbios_log::tell(dropped, limits);
-    guard
+    let set_log_level = move |set: Option<&str>| {
+        // The subscriber lives as long as the process.
+        level.reload(filter(set)).ok();
+    };
+    (guard, Box::new(set_log_level))
+}
+
+/// Which lines the log has. `set`: the setting log-level.
+fn filter(set: Option<&str>) -> EnvFilter {
+    let set = set.map(EnvFilter::new);
+    let of_environment = || EnvFilter::try_from_default_env().ok();
+    set.or_else(of_environment)
+        .unwrap_or_else(|| EnvFilter::new("info"))
 }

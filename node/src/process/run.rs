@@ -14,8 +14,10 @@ use crate::{
     kinds::{self, Opening, gpu::GpuParts, local_socket},
     monitor::DataPaths,
     process::{
-        descriptors, helpers, membership, program_memory, ready, service::Service, service_manager,
-        state_dir,
+        descriptors, helpers, membership, program_memory, ready,
+        reload::{Hangups, Reloads, Source},
+        service::Service,
+        service_manager, state_dir,
     },
     settings::{OnStop, Settings},
     watchdog::Watchdog,
@@ -28,9 +30,16 @@ const RUNTIME_TIMEOUT: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// The state directory cannot be used, a device or an address cannot be opened, or leases were not cut.
-pub fn control_server(settings: &Settings) -> anyhow::Result<()> {
+pub fn control_server(settings: &Settings, source: Source) -> anyhow::Result<()> {
     // New files are readable by this user only.
     umask(Mode::from_bits_truncate(0o077));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("start the runtime of the control plane")?;
+    // A SIGHUP during the start must not end it: it is obeyed when the node serves.
+    let hangups = runtime.block_on(async { Hangups::new() })?;
     descriptors::raise()?;
     let _lock = state_dir::lock(settings.state_dir())?;
     let program = Program::of_this_process().context("copy the program that runs")?;
@@ -51,6 +60,7 @@ pub fn control_server(settings: &Settings) -> anyhow::Result<()> {
         program: &program,
     })?;
     program_memory::lock();
+    let mut reloads = Reloads::new(hangups, source, settings, &membership);
     let (mut offered, mut local, mut close) = (Vec::new(), Vec::new(), Vec::new());
     let mut data_paths = DataPaths::new();
     let mut gpus = GpuParts::default();
@@ -64,17 +74,12 @@ pub fn control_server(settings: &Settings) -> anyhow::Result<()> {
         offered.extend(kind.offered);
         local.extend(kind.local);
         close.push(kind.close);
+        reloads.kinds.push(kind.reread);
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .context("start the runtime of the control plane")?;
-    let on_stop = settings.on_stop.unwrap_or_default();
     let told_to = runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let join = membership::join(settings, &membership);
-        let _local_socket = local_socket::open(&settings.kinds.shared, local, join)?;
+        let join = membership::join(settings, &membership, &reloads.turn);
+        reloads.local_socket = local_socket::open(&settings.kinds.shared, local, join)?;
         service_manager::starts("taking over leases of the last run");
         let mut service = Service::start(settings, &membership, past, offered, gpus, data_paths)?;
         service.settled().await;
@@ -85,13 +90,16 @@ pub fn control_server(settings: &Settings) -> anyhow::Result<()> {
             service.metrics_addr(),
         );
         tokio::spawn(service_manager::tell_life(service.driver()));
-        let told_to = until_stopped(&mut signals, &mut service, on_stop).await;
+        let told_to = until_stopped(&mut signals, &mut service, &mut reloads).await;
         match told_to {
             Ok(Told::StopAtOnce) => service.halt(),
             Ok(Told::Drain(_) | Told::Keep) | Err(_) => service.close().await,
         }
         told_to
     });
+    let on_stop = reloads.on_stop();
+    // Closes the local socket.
+    drop(reloads);
     // Otherwise the next run cleans up or adopts what remains.
     let is_over = match told_to {
         Ok(Told::Drain(_)) => true,
@@ -162,17 +170,21 @@ enum Told {
     StopAtOnce,
 }
 
-/// The first signal drains, or halts if leases are kept; the second does not wait.
+/// The first signal drains, or halts if leases are kept; the second does not wait. After the first SIGHUP has no effect.
 async fn until_stopped(
     signals: &mut Signals,
     service: &mut Service,
-    on_stop: OnStop,
+    reloads: &mut Reloads,
 ) -> anyhow::Result<Told> {
-    tokio::select! {
-        outcome = service.stopped() => return outcome.map(Told::Drain),
-        () = signals.next() => {}
+    loop {
+        tokio::select! {
+            outcome = service.stopped() => return outcome.map(Told::Drain),
+            () = signals.next() => break,
+            read = reloads.next() => reloads.take_over(read, service),
+        }
     }
     service_manager::stopping();
+    let on_stop = reloads.on_stop();
     match on_stop {
         OnStop::End => {
             tracing::info!("stopping: taking every lease back");

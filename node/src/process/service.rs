@@ -24,7 +24,7 @@ use crate::{
     },
     journal::{Change, Key, Recovered, past::Past, records},
     kinds::{
-        self, Offered,
+        self, KINDS, Kind, Offered,
         detect::Looking,
         gpu::{FoundGpus, GpuParts},
         net,
@@ -102,7 +102,7 @@ impl Service {
         let server = Server::start(
             settings.listen(),
             membership,
-            limits(settings),
+            connection_limits(settings),
             Arc::new(move |request| requests.take(request)),
             gpus.sessions,
         )?;
@@ -173,6 +173,13 @@ impl Service {
     #[must_use]
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
         self.http.as_ref().map(Http::local_addr)
+    }
+
+    /// Takes over the limits of these settings. Leases and connections that are there stay.
+    pub(crate) fn change_limits(&self, settings: &Settings) {
+        self.server.change_limits(connection_limits(settings));
+        let limits = Box::new(lease_limits(settings));
+        self.driver.notify(Input::Limits(limits));
     }
 
     /// The mailbox of the driver.
@@ -270,7 +277,7 @@ fn prepare(
         let at = clock::now().boot;
         driver.report(owner, Input::Report { at, report });
     }));
-    let mut table = LeaseTable::new(policy(settings, &inventory, &offered));
+    let mut table = LeaseTable::new(policy(settings, &inventory));
     offered.iter().for_each(|it| it.offer(&mut table, true));
     let (now, boot_id) = (clock::now(), clock::boot_id());
     let is_known = |id| offered.iter().any(|it| it.knows(id));
@@ -284,7 +291,7 @@ fn prepare(
 }
 
 /// Limits of the control plane.
-fn limits(settings: &Settings) -> Limits {
+pub(crate) fn connection_limits(settings: &Settings) -> Limits {
     let default = Limits::default();
     let or = |setting: Option<u32>, default| setting.map_or(default, |it| it as usize);
     Limits {
@@ -301,12 +308,25 @@ fn limits(settings: &Settings) -> Limits {
     }
 }
 
-fn policy(settings: &Settings, inventory: &Inventory, offered: &[Offered]) -> Policy {
-    let default = Policy::default();
+fn policy(settings: &Settings, inventory: &Inventory) -> Policy {
+    let limits = lease_limits(settings);
     let cut_within = settings
         .cut_within_ms
         .map(|ms| Duration::from_millis(ms.into()));
-    let capacities = offered.iter();
+    Policy {
+        cut_within: cut_within.unwrap_or(limits.cut_within),
+        profile: settings.kinds.shared.profile.unwrap_or_default().into(),
+        attach_at: settings.kinds.memory.rdma_cm_listen,
+        detected: inventory.kinds(),
+        ..limits
+    }
+}
+
+/// The limits of leases that can change while the node runs.
+pub(crate) fn lease_limits(settings: &Settings) -> Policy {
+    let default = Policy::default();
+    let capacity =
+        |kind: &Kind| Some((kind.resource_type, (kind.per_tenant_max)(&settings.kinds)?));
     Policy {
         tenant_leases_max: settings
             .leases_per_tenant_max
@@ -314,19 +334,13 @@ fn policy(settings: &Settings, inventory: &Inventory, offered: &[Offered]) -> Po
         tenant_queue_pairs_max: settings
             .queue_pairs_per_tenant_max
             .map_or(default.tenant_queue_pairs_max, |most| most as usize),
-        tenant_capacity_max: capacities
-            .filter_map(|it| Some((it.kind, it.per_tenant_max?)))
-            .collect(),
+        tenant_capacity_max: KINDS.iter().filter_map(capacity).collect(),
         tenant_requests_per_sec: settings
             .requests_per_tenant_max
             .unwrap_or(default.tenant_requests_per_sec),
         lease_secs_max: settings.lease_secs_max.unwrap_or(default.lease_secs_max),
         grace_secs_max: settings.grace_secs_max.unwrap_or(default.grace_secs_max),
-        cut_within: cut_within.unwrap_or(default.cut_within),
-        profile: settings.kinds.shared.profile.unwrap_or_default().into(),
-        attach_at: settings.kinds.memory.rdma_cm_listen,
         network: net::rights::rights(&settings.kinds.net),
-        detected: inventory.kinds(),
         ..default
     }
 }

@@ -20,7 +20,7 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-use super::{ConfigError, Settings};
+use super::{ConfigError, Given, Settings};
 
 /// Longest file, bytes.
 const BYTES_MAX: u64 = 1 << 20;
@@ -155,7 +155,10 @@ pub(super) fn parse(text: &str) -> Result<Settings, Vec<FileFault>> {
         return Err(vec![FileFault::Empty]);
     }
     let matches = command.try_get_matches_from(words);
-    let read = matches.and_then(|it| settings.update_from_arg_matches(&it));
+    let read = matches.and_then(|it| {
+        settings.given = Given::of(&it);
+        settings.update_from_arg_matches(&it)
+    });
     read.map_err(|error| vec![error.into()])?;
     Ok(settings)
 }

@@ -1,5 +1,6 @@
 //! The operator's settings: flags, then the configuration file, then defaults.
 
+mod at_sighup;
 mod cli;
 mod conflicts;
 mod file;
@@ -14,12 +15,15 @@ use std::{
 
 use clap::{ArgMatches, Args, FromArgMatches, ValueEnum, parser::ValueSource};
 use fabricbios_log::LogFormat;
+use tracing_subscriber::EnvFilter;
 
 use crate::kinds::settings::{
     Conflict, KindSettings,
     values::{self, BadValue},
 };
 
+pub(crate) use at_sighup::Difference;
+pub use at_sighup::{AT_SIGHUP, Given};
 pub use cli::{CdiHook, Cli, Command, NodeAccept, NodeRequest, RenewCa};
 pub use file::{EntryFault, FileFault};
 
@@ -113,6 +117,14 @@ pub struct Settings {
     /// How lines of the log are written. `text`: fields as name=value; `json`: one object a line [default: text].
     #[arg(long, value_enum)]
     pub log_format: Option<LogFormat>,
+    /// Which lines the log has: error, warn, info, debug or trace, and TARGET=LEVEL for parts, with commas between them
+    /// [default: RUST_LOG, else info].
+    #[arg(long, value_name = "LEVEL", value_parser = log_level)]
+    pub log_level: Option<String>,
+
+    /// The settings that are given, as text.
+    #[arg(skip)]
+    pub given: Given,
 
     /// For each setting in the configuration file, by its name: the number of its line.
     #[arg(skip)]
@@ -127,6 +139,20 @@ pub enum OnStop {
     End,
     /// Each that would outlive a crash of the daemon stays.
     Keep,
+}
+
+/// Reads the level of the log. A word that is no level would be the name of a part.
+fn log_level(text: &str) -> Result<String, BadValue> {
+    let is_level = |word| ["off", "error", "warn", "info", "debug", "trace"].contains(&word);
+    let mut parts = text.split(',');
+    let are_levels = parts.all(|it| is_level(it.rsplit_once('=').map_or(it, |(_, level)| level)));
+    match are_levels && EnvFilter::try_new(text).is_ok() {
+        true => Ok(text.to_owned()),
+        false => Err(BadValue::Form(
+            "error, warn, info, debug, trace, or TARGET=LEVEL is expected",
+            "info,fabricbios_node::journal=debug",
+        )),
+    }
 }
 
 /// Reads host and port of a scheduler.
@@ -213,10 +239,12 @@ impl Settings {
     /// The file cannot be read or has bad lines, or settings contradict each other.
     pub fn read(flags: &ArgMatches) -> Result<Self, ConfigError> {
         let mut settings = Self::from_arg_matches(flags)?;
+        settings.given = Given::of(flags);
         if let Some(path) = settings.config.take() {
             let file = file::read(&path)?;
             let is_listed = file.kinds.shared.auto_detect;
             settings = file;
+            settings.given.overridden_by(Given::of(flags));
             settings.update_from_arg_matches(flags)?;
             // Without the flag its value is `false`, although the operator did not set it.
             settings.kinds.shared.auto_detect |= is_listed;

@@ -1,3 +1,4 @@
+mod at_sighup;
 mod every_setting;
 mod in_file;
 

@@ -35,7 +35,7 @@ use crate::{
 
 use foreign_exports::ListExports;
 use offer::OfferedPool;
-use path::{Paths, open_datagrams, open_target};
+use path::{NamedHosts, Paths, open_datagrams, open_target};
 use pools::{OpenPool, is_same, refuse_forgotten};
 use record::PoolRecord;
 use store::PoolStore;
@@ -51,6 +51,7 @@ pub(super) const KIND: Kind = Kind {
     resource_type: ResourceType::Block,
     conflicts: settings::conflicts,
     datagrams: settings::datagrams,
+    per_tenant_max: |settings| settings.block.block_per_tenant_max.map(|it| it.0),
     calls,
     open,
     check,
@@ -81,16 +82,17 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     let pools = pools::open(opening)?;
     if pools.is_empty() {
         tracing::info!("no block storage is offered for lease; --block-pool PATH offers some");
-        end::end_all(open_target(opening, false)?)?;
+        end::end_all(open_target(opening, None)?)?;
         return Ok(Opened::nothing());
     }
     if let Some(why) = without_rdma(settings) {
         tracing::warn!("{why}");
     }
     // The kernel's target opens last: a start that fails earlier leaves nothing in the kernel.
+    let owners = Arc::new(NamedHosts::of(opening.settings));
     let paths = Paths {
         datagrams: open_datagrams(opening)?,
-        target: open_target(opening, true)?,
+        target: open_target(opening, Some(&owners))?,
     };
     if settings.nvmet.is_empty() && paths.datagrams.is_none() {
         bail!(NO_TRANSPORT);
@@ -136,7 +138,6 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         provider = provider.with_store(resource_id, store);
     }
     let offered = Offered {
-        per_tenant_max: settings.block_per_tenant_max.map(|it| it.0),
         watchdog: paths.target.is_some().then(|| watchdog.clone()),
         ..Offered::new(ResourceType::Block, resources, Arc::new(provider))
     };
@@ -144,6 +145,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     Ok(Opened {
         offered: Some(offered),
         datagrams,
+        reread: Box::new(move |settings| owners.change(settings)),
         close: Box::new(|| paths.close()),
         ..Opened::nothing()
     })

@@ -1,6 +1,10 @@
 //! The paths to block storage: the kernel's NVMe target, and UDP.
 
-use std::{io::ErrorKind, path::Path, sync::Arc};
+use std::{
+    io::ErrorKind,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use anyhow::Context;
 use fabricbios_contract::Provider;
@@ -21,7 +25,23 @@ use crate::{
 
 /// The hosts of `--nvme-host`: only one tenant may name each.
 #[derive(Debug)]
-struct NamedHosts(Vec<NvmeHost>);
+pub(super) struct NamedHosts(Mutex<Vec<NvmeHost>>);
+
+impl NamedHosts {
+    pub(super) fn of(settings: &KindSettings) -> Self {
+        Self(Mutex::new(settings.block.nvme_host.clone()))
+    }
+
+    /// Takes over other hosts. Leases that are bound stay.
+    pub(super) fn change(&self, settings: &KindSettings) {
+        *self.now() = settings.block.nvme_host.clone();
+    }
+
+    fn now(&self) -> MutexGuard<'_, Vec<NvmeHost>> {
+        // They are replaced as a whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl HostOwners for NamedHosts {
     /// Logs which tenant named which host, so that an operator can revoke wrong leases.
@@ -31,7 +51,7 @@ impl HostOwners for NamedHosts {
         tenant: &str,
         terms: &BlockTerms,
     ) -> Result<(), StepError> {
-        refuse_taken(&self.0, tenant, terms).map_err(|taken| StepError::new("host", taken))?;
+        refuse_taken(&self.now(), tenant, terms).map_err(|taken| StepError::new("host", taken))?;
         if let Some(host_nqn) = &terms.host_nqn {
             tracing::info!(lease_id = %binding_id.lease_id, %tenant, %host_nqn, "a tenant named its host");
         }
@@ -46,10 +66,10 @@ pub(super) struct Paths {
     pub(super) datagrams: Option<Arc<FbbuPath>>,
 }
 
-/// `serves`: the target will serve leases, under the watchdog.
+/// `owners`: the target will serve leases to these hosts, under the watchdog.
 pub(super) fn open_target(
     opening: &Opening<'_>,
-    serves: bool,
+    owners: Option<&Arc<NamedHosts>>,
 ) -> anyhow::Result<Option<Arc<Target>>> {
     let Opening {
         node_id,
@@ -74,10 +94,9 @@ pub(super) fn open_target(
     };
     let mut target = Target::open(config).context("--nvmet: the kernel's NVMe target")?;
     target.remove_unrecorded_hosts()?;
-    if serves {
+    if let Some(owners) = owners {
         watchdog.ends(ResourceType::Block, node_id.to_string());
-        let owners = Arc::new(NamedHosts(settings.nvme_host.clone()));
-        target = target.guarded_by(watchdog.guard(ResourceType::Block), owners);
+        target = target.guarded_by(watchdog.guard(ResourceType::Block), owners.clone());
     }
     tracing::info!(transports = ?target.transports(), "block storage is leased over NVMe-oF");
     Ok(Some(Arc::new(target)))

@@ -36,6 +36,7 @@ pub(super) const KIND: Kind = Kind {
     resource_type: ResourceType::Cpu,
     conflicts: settings::conflicts,
     datagrams: |_| None,
+    per_tenant_max: |settings| settings.cpu.cpu_per_tenant_max.map(u64::from),
     calls: Vec::new,
     open,
     check,
@@ -125,7 +126,6 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     };
     Ok(Opened {
         offered: Some(Offered {
-            per_tenant_max: settings.cpu_per_tenant_max.map(u64::from),
             watchdog: Some(watchdog.clone()),
             ..Offered::new(ResourceType::Cpu, vec![resource], Arc::new(provider))
         }),

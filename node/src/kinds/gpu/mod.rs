@@ -13,16 +13,11 @@ pub use sessions::GpuParts;
 pub use settings::{GpuSettings, GpuShareMode};
 pub use wanted::WantedGpus;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::{anyhow, bail};
 use fabricbios_contract::{Provider, Store};
-use fabricbios_gpu::{GpuConfig, GpuPath, GpuStore, Gpus, Libraries, worker::Trial};
+use fabricbios_gpu::{GpuConfig, GpuPath, GpuStore, Gpus, Libraries, Tenants, worker::Trial};
 use fabricbios_kernfs::mounts;
 use fabricbios_wire::{ResourceType, Size, Transport};
 use nix::unistd::geteuid;
@@ -46,6 +41,7 @@ pub(super) const KIND: Kind = Kind {
     resource_type: ResourceType::Gpu,
     conflicts: settings::conflicts,
     datagrams: |_| None,
+    per_tenant_max: |settings| settings.gpu.gpu_per_tenant_max.map(|it| it.0),
     calls: fabricbios_gpu::management::handlers,
     open,
     check,
@@ -130,20 +126,20 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         });
         stores.push(store);
     }
-    let closing = stores.clone();
+    let (closing, rereads) = (stores.clone(), gpus.clone());
     let found = FoundGpus::new(found);
     let health = watch(opening, found.clone(), stores);
     let provider = provider.with_path("session", &[Transport::Auto], path.clone());
     let sessions = Arc::new(Sessions(path.clone()));
     Ok(Opened {
         offered: Some(Offered {
-            per_tenant_max: settings.gpu_per_tenant_max.map(|it| it.0),
             watchdog: Some(watchdog.clone()),
             ..Offered::new(ResourceType::Gpu, resources, Arc::new(provider))
         }),
         local: Some(path),
         gpus: GpuParts { found, sessions },
         datagrams: None,
+        reread: Box::new(move |settings| rereads.change_tenants(tenants(&settings.shared))),
         close: Box::new(move || {
             drop(health);
             give_nodes_back(&gpus, &closing);
@@ -217,8 +213,8 @@ fn gpus(opening: &Opening<'_>, cdi: PathBuf) -> anyhow::Result<Gpus> {
     Gpus::open(config).map_err(|error| anyhow!("--gpus: {error}"))
 }
 
-fn tenants(settings: &SharedSettings) -> BTreeMap<String, BTreeSet<u32>> {
-    let mut tenants: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
+fn tenants(settings: &SharedSettings) -> Tenants {
+    let mut tenants = Tenants::new();
     for it in &settings.tenant_uid {
         tenants.entry(it.tenant.clone()).or_default().insert(it.uid);
     }

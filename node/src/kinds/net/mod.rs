@@ -33,6 +33,9 @@ pub(super) const KIND: Kind = Kind {
     resource_type: ResourceType::Net,
     conflicts: settings::conflicts,
     datagrams: |_| None,
+    per_tenant_max: |settings| {
+        { settings.net.net_per_tenant_max }.map(|mbps| u64::from(mbps) * BITS_PER_MEGABIT)
+    },
     calls: fabricbios_sriov::vf::calls,
     open,
     check,
@@ -102,10 +105,8 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     }
     let paths = Arc::new(paths);
     let provider = provider.with_path("network", &[Transport::Auto], paths.clone());
-    let per_tenant_max = settings.net_per_tenant_max.map(u64::from);
     Ok(Opened {
         offered: Some(Offered {
-            per_tenant_max: per_tenant_max.map(|mbps| mbps * BITS_PER_MEGABIT),
             watchdog: Some(watchdog.clone()),
             ..Offered::new(ResourceType::Net, resources, Arc::new(provider))
         }),

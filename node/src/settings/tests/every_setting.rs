@@ -95,6 +95,12 @@ const VALUES: &[Values] = &[
         "20000",
     ),
     ("log-format", &["text", "json"], &["xml", "0", ""], "json"),
+    (
+        "log-level",
+        &["off", "warn", "info,fabricbios_node::journal=debug"],
+        &["", "loud", "7,", "debug,x=loud", "info,,debug", "a=[=info"],
+        "journal=debug",
+    ),
     ("on-stop", &["end", "keep"], &["0", "stay", ""], "keep"),
     (
         "cut-within-ms",
@@ -137,7 +143,7 @@ fn names() -> Vec<(String, bool)> {
 }
 
 /// Settings without which others have no effect.
-fn base(name: &str) -> Vec<&'static str> {
+pub(super) fn base(name: &str) -> Vec<&'static str> {
     let others = examples().map(|it| it.base);
     let others = others.filter(|it| it[0] != format!("--{name}"));
     others.flatten().collect()

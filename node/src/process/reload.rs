@@ -1,0 +1,190 @@
+//! SIGHUP: reads the configuration file and the node's certificates again, and takes over what can change while leases
+//! live.
+//!
+//! A thread of its own reads, one time after the other and not more often than [`PAUSE`], so that neither a slow disk nor
+//! many signals delay the driver.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Context;
+use fabricbios_control::Membership;
+use fabricbios_local::LocalServer;
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    task::{JoinError, spawn_blocking},
+    time::{Instant, sleep_until, timeout},
+};
+
+use crate::{
+    kinds::{Reread, local_socket},
+    process::{
+        membership::{self, Turn},
+        service::Service,
+        service_manager,
+    },
+    settings::{ConfigError, Difference, Given, OnStop, Settings},
+};
+
+/// Shortest time between two readings. Signals that come meanwhile are one.
+const PAUSE: Duration = Duration::from_millis(200);
+/// A reading that takes longer has a line in the log.
+const SLOW: Duration = Duration::from_secs(10);
+
+/// Changes the level of the log; `None`: to that of the environment.
+pub type SetLogLevel = Box<dyn Fn(Option<&str>) + Send>;
+
+/// What a reload needs of the program.
+pub struct Source {
+    /// Reads the settings as the start did.
+    pub read: Arc<dyn Fn() -> Result<Settings, ConfigError> + Send + Sync>,
+    /// Changes the level of the log.
+    pub set_log_level: SetLogLevel,
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Source").finish_non_exhaustive()
+    }
+}
+
+/// The signal. Once this exists, SIGHUP does not end the process any more.
+pub(crate) struct Hangups(Signal);
+
+impl Hangups {
+    /// Must be called within a tokio runtime.
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        let hangups = signal(SignalKind::hangup()).context("listen for SIGHUP")?;
+        Ok(Self(hangups))
+    }
+}
+
+/// See the module.
+pub(crate) struct Reloads {
+    pub(crate) hangups: Hangups,
+    pub(crate) source: Source,
+    /// The settings of the start.
+    pub(crate) started: Arc<Settings>,
+    pub(crate) membership: Membership,
+    pub(crate) turn: Turn,
+    pub(crate) local_socket: Option<LocalServer>,
+    /// What each kind takes over.
+    pub(crate) kinds: Vec<Box<Reread>>,
+    /// What of the settings holds now.
+    given: Given,
+    on_stop: OnStop,
+    not_before: Instant,
+}
+
+/// What was read: the settings, and whether the node has another identity now.
+pub(crate) type Read = (Result<Settings, ConfigError>, anyhow::Result<bool>);
+
+impl Reloads {
+    pub(crate) fn new(
+        hangups: Hangups,
+        source: Source,
+        settings: &Settings,
+        membership: &Membership,
+    ) -> Self {
+        Self {
+            hangups,
+            source,
+            started: Arc::new(settings.clone()),
+            membership: membership.clone(),
+            turn: Turn::default(),
+            local_socket: None,
+            kinds: Vec::new(),
+            given: settings.given.clone(),
+            on_stop: settings.on_stop.unwrap_or_default(),
+            not_before: Instant::now(),
+        }
+    }
+
+    /// What a stop does with leases, as last read.
+    pub(crate) fn on_stop(&self) -> OnStop {
+        self.on_stop
+    }
+
+    /// Waits for the signal, and reads.
+    pub(crate) async fn next(&mut self) -> Result<Read, JoinError> {
+        sleep_until(self.not_before).await;
+        self.hangups.0.recv().await;
+        service_manager::reloading();
+        let (read, started) = (self.source.read.clone(), self.started.clone());
+        let (membership, turn) = (self.membership.clone(), self.turn.clone());
+        let mut reading = spawn_blocking(move || {
+            let settings = read();
+            // Only then: one broken file changes nothing at all.
+            let identity = match &settings {
+                Ok(_) => {
+                    let _turn = membership::take(&turn);
+                    membership::reopen(&started, &membership)
+                }
+                Err(_) => Ok(false),
+            };
+            (settings, identity)
+        });
+        let outcome = match timeout(SLOW, &mut reading).await {
+            Ok(outcome) => outcome,
+            Err(_slow) => {
+                tracing::warn!(
+                    "SIGHUP: the configuration file or the state directory does not answer; until then nothing changes"
+                );
+                reading.await
+            }
+        };
+        self.not_before = Instant::now() + PAUSE;
+        outcome
+    }
+
+    /// Takes over what was read, as far as it can change now, and says so in the log.
+    pub(crate) fn take_over(&mut self, read: Result<Read, JoinError>, service: &Service) {
+        match read {
+            Ok((Ok(settings), identity)) => {
+                self.change(&settings, service);
+                match identity {
+                    Ok(true) => {
+                        tracing::info!("SIGHUP: new connections get the node's other certificates")
+                    }
+                    Ok(false) => {}
+                    Err(error) => {
+                        tracing::error!("refused: {error:#}; the node keeps its certificates")
+                    }
+                }
+            }
+            Ok((Err(error), _)) => {
+                for error in error.each() {
+                    tracing::error!("refused: {error}");
+                }
+                tracing::error!(
+                    "SIGHUP: nothing has changed; repeat it when `fabricbiosd check` accepts the settings"
+                );
+            }
+            Err(error) => {
+                tracing::error!(%error, "SIGHUP: nothing has changed: a fault of this program")
+            }
+        }
+        service_manager::reloaded();
+    }
+
+    fn change(&mut self, settings: &Settings, service: &Service) {
+        if let Some(server) = &self.local_socket
+            && let Err(error) = local_socket::change_tenants(server, &settings.kinds.shared)
+        {
+            tracing::error!("refused: {error:#}");
+            tracing::error!("SIGHUP: no setting has changed");
+            return;
+        }
+        service.change_limits(settings);
+        self.kinds.iter().for_each(|it| it(&settings.kinds));
+        (self.source.set_log_level)(settings.log_level.as_deref());
+        self.on_stop = settings.on_stop.unwrap_or_default();
+        let Difference { now, later } = self.given.take_over(&settings.given);
+        match now.is_empty() {
+            true => tracing::info!("SIGHUP: no setting that can change now is different"),
+            false => tracing::info!("SIGHUP: new values hold of {}", now.join(", ")),
+        }
+        for name in later {
+            tracing::warn!("{name}: changes at the next start");
+        }
+    }
+}
