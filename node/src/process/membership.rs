@@ -26,6 +26,13 @@ use crate::{
 /// # Errors
 /// A file of the node or of the fabric's directory cannot be used.
 pub(crate) fn open(settings: &Settings) -> anyhow::Result<Fabric> {
+    let fabric = read_or_make(settings)?;
+    let former = fabric.certified().len().saturating_sub(1);
+    tracing::info!(node_id = %fabric.node_id(), fabric = %fabric.id(), former, "the node's fabric");
+    Ok(fabric)
+}
+
+fn read_or_make(settings: &Settings) -> anyhow::Result<Fabric> {
     let (state_dir, now) = (settings.state_dir(), SystemTime::now());
     let fabric = match &settings.fabric_dir {
         None => Fabric::open_or_create(state_dir, now)?,
@@ -46,8 +53,6 @@ pub(crate) fn open(settings: &Settings) -> anyhow::Result<Fabric> {
             fabric.id()
         );
     }
-    let former = fabric.certified().len().saturating_sub(1);
-    tracing::info!(node_id = %fabric.node_id(), fabric = %fabric.id(), former, "the node's fabric");
     Ok(fabric)
 }
 
@@ -83,9 +88,9 @@ fn named(directory: &Path) -> String {
 /// A file cannot be used, or is of another node. Nothing has changed then.
 pub(crate) fn reopen(settings: &Settings, membership: &Membership) -> anyhow::Result<bool> {
     let state_dir = settings.state_dir();
-    // Where the files are missing, `open` would make another node.
+    // Where the files are missing, another node would be made.
     Fabric::refuse_lost_node(state_dir)?;
-    let (now, new) = (membership.now(), open(settings)?);
+    let (now, new) = (membership.now(), read_or_make(settings)?);
     if new.node_id() != now.node_id() {
         bail!(
             "{} has the identity of node {}, and this is node {}: put its own back",

@@ -18,7 +18,9 @@ mod log_drops;
 mod log_lines;
 mod monitor;
 mod placed;
+mod reload;
 mod reports;
+mod service_manager;
 mod watchdog;
 
 use std::fs;
