@@ -295,6 +295,27 @@ fn a_user_of_another_tenant_is_refused_and_told_why() {
     assert_eq!(world.moved(), []);
 }
 
+#[test]
+#[ignore = "needs the lab: root"]
+fn users_that_change_while_it_serves_are_admitted_by_the_new_list() {
+    let world = World::new();
+    let asks = |uid| as_user(uid, || of(run(&world.path(), BLUE))).1;
+    assert!(matches!(asks(BLUES), Reply::Entered { .. }));
+    let others = Tenants::from([(STRANGER, vec!["blue".into()])]);
+    world.server.change_tenants(others).unwrap();
+    assert!(matches!(asks(STRANGER), Reply::Entered { .. }));
+    let (error, message) = refused(&asks(BLUES));
+    assert_eq!(error, LeaseError::NotPermitted);
+    assert!(message.contains("belongs to no tenant"), "{message}");
+
+    // Nobody but root gets there: the list stays.
+    fs::set_permissions(&world.directory, Permissions::from_mode(0o700)).unwrap();
+    let others = Tenants::from([(BLUES, vec!["blue".into()])]);
+    world.server.change_tenants(others).unwrap_err();
+    fs::set_permissions(&world.directory, Permissions::from_mode(0o755)).unwrap();
+    assert!(matches!(asks(STRANGER), Reply::Entered { .. }));
+}
+
 /// The refusal comes before any request, so no thread waits for such a caller.
 #[test]
 #[ignore = "needs the lab: root"]

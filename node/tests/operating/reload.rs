@@ -1,6 +1,6 @@
 //! SIGHUP: the daemon reads its configuration file and its certificates again.
 
-use std::{fs, os::unix::fs::DirBuilderExt, time::SystemTime};
+use std::{fs, os::unix::fs::DirBuilderExt, process::Stdio, time::SystemTime};
 
 use fabricbios_client::{Error, Identity, Node};
 use fabricbios_fabric::Fabric;
@@ -178,18 +178,22 @@ fn a_sighup_during_the_start_is_obeyed_after_it_and_during_a_stop_never() {
     let manager = Manager::of(&place);
     let mut command = place.command(&with_file(&place, "lease-secs-max = 3600"));
     command.env("NOTIFY_SOCKET", place.at("notify"));
-    let mut child = command.stderr(place.new_log()).spawn().unwrap();
+    let command = command.stdout(Stdio::null()).stderr(place.new_log());
+    let mut daemon = Daemon {
+        node: String::new(),
+        address: String::new(),
+        child: command.spawn().unwrap(),
+    };
     manager.next();
-    let pid = nix::unistd::Pid::from_raw(child.id().try_into().unwrap());
-    kill(pid, Signal::SIGHUP).unwrap();
+    hang_up(&daemon);
     manager.hears_reload();
-    kill(pid, Signal::SIGTERM).unwrap();
+    kill(daemon.pid(), Signal::SIGTERM).unwrap();
     manager.hears("STOPPING=1");
     // It may have ended before the last ones.
     for _ in 0..100 {
-        kill(pid, Signal::SIGHUP).ok();
+        kill(daemon.pid(), Signal::SIGHUP).ok();
     }
-    assert!(child.wait().unwrap().success(), "{}", place.log());
+    assert!(daemon.child.wait().unwrap().success(), "{}", place.log());
     assert_eq!(place.log().matches("SIGHUP:").count(), 1, "{}", place.log());
 }
 

@@ -172,3 +172,36 @@ impl Paths {
         close(self.target, "NVMe target", Target::close);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fabricbios_wire::{Generation, LeaseId, ResourceId};
+
+    use super::*;
+
+    #[test]
+    fn hosts_that_change_are_for_their_new_tenants() {
+        let name = "nqn.2014-08.org.example:host1";
+        let of = |tenant: &str| {
+            let mut settings = KindSettings::default();
+            settings.block.nvme_host = vec![format!("{name}={tenant}").parse().unwrap()];
+            settings
+        };
+        let terms = BlockTerms {
+            host_nqn: Some(name.parse().unwrap()),
+            ..BlockTerms::default()
+        };
+        let binding_id = BindingId {
+            resource_id: ResourceId(1),
+            lease_id: LeaseId(1),
+            generation: Generation(1),
+        };
+        let hosts = NamedHosts::of(&of("blue"));
+        let admits = |tenant| hosts.admits(binding_id, tenant, &terms).is_ok();
+        assert!(admits("blue") && !admits("red"));
+        hosts.change(&of("red"));
+        assert!(admits("red") && !admits("blue"));
+        hosts.change(&KindSettings::default());
+        assert!(admits("red") && admits("blue"));
+    }
+}
