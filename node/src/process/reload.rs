@@ -60,11 +60,11 @@ impl Hangups {
 
 /// See the module.
 pub(crate) struct Reloads {
-    pub(crate) hangups: Hangups,
-    pub(crate) source: Source,
+    hangups: Hangups,
+    source: Source,
     /// The settings of the start.
-    pub(crate) started: Arc<Settings>,
-    pub(crate) membership: Membership,
+    started: Arc<Settings>,
+    membership: Membership,
     pub(crate) turn: Turn,
     pub(crate) local_socket: Option<LocalServer>,
     /// What each kind takes over.
@@ -76,7 +76,9 @@ pub(crate) struct Reloads {
 }
 
 /// What was read: the settings, and whether the node has another identity now.
-pub(crate) type Read = (Result<Settings, ConfigError>, anyhow::Result<bool>);
+type Read = (Result<Settings, ConfigError>, anyhow::Result<bool>);
+/// `Err`: the thread that read has panicked.
+type Outcome = Result<Read, JoinError>;
 
 impl Reloads {
     pub(crate) fn new(
@@ -105,7 +107,7 @@ impl Reloads {
     }
 
     /// Waits for the signal, and reads.
-    pub(crate) async fn next(&mut self) -> Result<Read, JoinError> {
+    pub(crate) async fn next(&mut self) -> Outcome {
         sleep_until(self.not_before).await;
         self.hangups.0.recv().await;
         service_manager::reloading();
@@ -137,17 +139,17 @@ impl Reloads {
     }
 
     /// Takes over what was read, as far as it can change now, and says so in the log.
-    pub(crate) fn take_over(&mut self, read: Result<Read, JoinError>, service: &Service) {
+    pub(crate) fn take_over(&mut self, read: Outcome, service: &Service) {
         match read {
             Ok((Ok(settings), identity)) => {
                 self.change(&settings, service);
                 match identity {
                     Ok(true) => {
-                        tracing::info!("SIGHUP: new connections get the node's other certificates")
+                        tracing::info!("SIGHUP: new connections get the node's other certificates");
                     }
                     Ok(false) => {}
                     Err(error) => {
-                        tracing::error!("refused: {error:#}; the node keeps its certificates")
+                        tracing::error!("refused: {error:#}; the node keeps its certificates");
                     }
                 }
             }
@@ -160,7 +162,7 @@ impl Reloads {
                 );
             }
             Err(error) => {
-                tracing::error!(%error, "SIGHUP: nothing has changed: a fault of this program")
+                tracing::error!(%error, "SIGHUP: nothing has changed: a fault of this program");
             }
         }
         service_manager::reloaded();

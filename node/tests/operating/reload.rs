@@ -102,7 +102,8 @@ async fn a_file_that_a_start_would_refuse_changes_nothing_and_is_told_as_by_chec
             "too much" => fs::write(&config, " ".repeat(2 << 20)).unwrap(),
             "a conflict" => fs::write(&config, "lease-secs-max = 5\ncpu-pids-max = 7").unwrap(),
             "two faults" => {
-                fs::write(&config, "lease-secs-max = 5\nx = 1\ngrace-secs-max = \"y\"").unwrap()
+                let text = "lease-secs-max = 5\nx = 1\ngrace-secs-max = \"y\"";
+                fs::write(&config, text).unwrap();
             }
             other => panic!("{other}"),
         }
