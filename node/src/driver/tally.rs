@@ -78,15 +78,14 @@ impl Tally {
             Note::Cut {
                 binding_id,
                 cause,
-                took,
-                after_deadline,
+                time,
                 ..
             } => {
                 let of = self.of(binding_id.resource_id);
                 *of.cuts.entry(cause.name()).or_default() += 1;
-                of.cut_times.add(*took);
-                if let Some(late) = after_deadline {
-                    of.late.add(*late);
+                of.cut_times.add(time.took);
+                if let Some(late) = time.after_deadline {
+                    of.late.add(late);
                 }
             }
             Note::Fenced {

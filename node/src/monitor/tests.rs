@@ -5,7 +5,8 @@ use std::{env, fs, path::PathBuf, time::Duration};
 
 use fabricbios_fallback_udp::Tally as Datagrams;
 use fabricbios_lease::{
-    Availability, BindingId, BootTime, Histogram, Note, Proof, State, StateFigures, StepError,
+    Availability, BindingId, BootTime, CutTime, Histogram, Note, Proof, State, StateFigures,
+    StepError,
 };
 use fabricbios_wire::{
     EndCause, Epoch, Generation, InventoryExtension, LeaseError, LeaseId, NodeId, Refusal,
@@ -76,8 +77,10 @@ fn figures() -> Figures {
         tally.note(&Note::Cut {
             binding_id,
             cause,
-            took,
-            after_deadline: (cause == EndCause::Expired).then_some(took),
+            time: CutTime {
+                took,
+                after_deadline: (cause == EndCause::Expired).then_some(took),
+            },
             proof: Proof::default(),
         });
     }

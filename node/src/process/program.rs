@@ -121,17 +121,15 @@ fn control_server(flags: &ArgMatches) -> ExitCode {
     if let Err(errno) = nix::sys::prctl::set_dumpable(false) {
         tracing::warn!(%errno, "tenants' bytes and keys may end up in a core dump");
     }
-    let run = settings
-        .map_err(Into::into)
-        .and_then(|settings| {
-            set_log_level(settings.log_level.as_deref());
-            let flags = flags.clone();
-            let source = Source {
-                read: Arc::new(move || Settings::read(&flags)),
-                set_log_level,
-            };
-            run::control_server(&settings, source)
-        });
+    let run = settings.map_err(Into::into).and_then(|settings| {
+        set_log_level(settings.log_level.as_deref());
+        let flags = flags.clone();
+        let source = Source {
+            read: Arc::new(move || Settings::read(&flags)),
+            set_log_level,
+        };
+        run::control_server(&settings, source)
+    });
     match run {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

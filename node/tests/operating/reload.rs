@@ -183,6 +183,7 @@ fn a_sighup_during_the_start_is_obeyed_after_it_and_during_a_stop_never() {
     let mut daemon = Daemon {
         node: String::new(),
         address: String::new(),
+        metrics: None,
         child: command.spawn().unwrap(),
     };
     manager.next();
