@@ -5,7 +5,7 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 use clap::CommandFactory;
-use fabricbios_node::settings::Cli;
+use fabricbios_node::settings::{AT_SIGHUP, Cli};
 use fabricbios_testbed::pages;
 
 #[test]
@@ -38,4 +38,20 @@ fn every_command_in_the_pages_is_accepted() {
     pages::assert_accepted("fabricbiosd", 25, |words| {
         Cli::command().try_get_matches_from(words)
     });
+}
+
+#[test]
+fn the_page_has_every_setting_that_changes_at_sighup_and_no_other() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operate.md");
+    let page = fs::read_to_string(page).unwrap();
+    let section = page
+        .split("### Changes while the node runs\n")
+        .nth(1)
+        .unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+    let names = rows.flat_map(|row| row.split(" | ").next().unwrap().split(", "));
+    let mut names: Vec<&str> = names.map(|name| name.trim_matches('`')).collect();
+    names.sort_unstable();
+    assert_eq!(names, AT_SIGHUP);
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::{ArgMatches, parser::ValueSource};
 
-/// Every other setting changes at the next start. docs/operator.md lists the same names.
+/// Every other setting changes at the next start. In the order of the alphabet; docs/operate.md has the same names.
 pub const AT_SIGHUP: &[&str] = &[
     "block-per-tenant-max",
     "connections-max",
