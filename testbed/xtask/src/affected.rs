@@ -12,8 +12,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Steps of a few seconds, which every change runs.
-const ALWAYS: [&str; 8] = [
-    "fetch", "fmt", "python", "ruff", "shell", "deny", "nextest", "vectors",
+const ALWAYS: [&str; 9] = [
+    "fetch", "fmt", "python", "ruff", "shell", "deny", "nextest", "vectors", "metrics",
 ];
 /// Steps that compile code that cargo has not compiled yet.
 const OF_ANY_PACKAGE: [&str; 3] = ["clippy", "doctest", "doc"];

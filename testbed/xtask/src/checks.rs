@@ -133,6 +133,7 @@ pub(crate) fn python(layout: &Layout) -> Result<Outcome> {
         "testbed/fstests",
         "testbed/lab/boot",
         "testbed/guest",
+        "testbed/metrics",
         "testbed/vectors",
         "examples",
         "client/python/python/fabricbios",

@@ -20,6 +20,7 @@ mod gpu_test;
 mod lab;
 mod lanes;
 mod lines;
+mod metrics;
 mod packages;
 #[cfg(test)]
 mod pages;

@@ -332,6 +332,15 @@ fn steps(suites: &Suites) -> Vec<Step> {
             &[Python],
             checks::vectors,
         ),
+        Step {
+            may_skip: true,
+            ..host(
+                "metrics",
+                "pages of metrics and alerts, before the parsers of Prometheus",
+                &[Python],
+                crate::metrics::step,
+            )
+        },
     ];
     steps.push(host(
         "no-std",

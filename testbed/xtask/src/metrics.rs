@@ -1,0 +1,62 @@
+//! The pages of metrics before other people's parsers, and the alerts before promtool.
+
+use crate::cargo::{self, program};
+use crate::wheels;
+use anyhow::{Context, Result};
+use fabricbios_testbed::{Layout, Outcome};
+use std::path::PathBuf;
+
+/// The package of the parsers, in a fixed version.
+const PARSERS: &str = "prometheus_client==0.26.0";
+
+/// The step of `cargo xtask test`. A host that cannot fetch the programs skips it.
+pub(crate) fn step(layout: &Layout) -> Result<Outcome> {
+    let place = layout.tools().join("metrics");
+    if let Err(why) = wheels::install(layout, &place, &[PARSERS]) {
+        return Ok(Outcome::Skipped(format!("cannot fetch {PARSERS}: {why:#}")));
+    }
+    let python = place.join("bin/python").display().to_string();
+    cargo::run(program(layout, &python, &["testbed/metrics/check.py"]))?;
+    let promtool = match promtool(layout) {
+        Ok(promtool) => promtool.display().to_string(),
+        Err(why) => return Ok(Outcome::Skipped(format!("no promtool: {why:#}"))),
+    };
+    let page = std::fs::File::open(
+        layout
+            .repository()
+            .join("node/src/monitor/golden/metrics.txt"),
+    )?;
+    let mut check = program(layout, &promtool, &["check", "metrics"]);
+    check.stdin(page);
+    cargo::run(check)?;
+    for words in [
+        ["check", "rules", "docs/metrics/alerts.yaml"],
+        ["test", "rules", "docs/metrics/alerts_test.yaml"],
+    ] {
+        cargo::run(program(layout, &promtool, &words))?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Debian's promtool, taken out of its package: installed, the package would start a server.
+fn promtool(layout: &Layout) -> Result<PathBuf> {
+    let place = layout.tools().join("promtool");
+    let promtool = place.join("usr/bin/promtool");
+    if !promtool.exists() {
+        std::fs::create_dir_all(&place)?;
+        let mut download = program(layout, "apt-get", &["download", "--quiet", "prometheus"]);
+        download.current_dir(&place);
+        cargo::run(download)?;
+        let packages = std::fs::read_dir(&place)?.filter_map(|it| Some(it.ok()?.path()));
+        let mut packages = packages.filter(|it| it.extension().is_some_and(|end| end == "deb"));
+        let package = packages.next().context("apt-get left no package")?;
+        let (package, place) = (package.display().to_string(), place.display().to_string());
+        cargo::run(program(
+            layout,
+            "dpkg-deb",
+            &["--extract", &package, &place],
+        ))?;
+        std::fs::remove_file(package)?;
+    }
+    Ok(promtool)
+}
