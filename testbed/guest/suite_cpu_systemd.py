@@ -3,11 +3,13 @@
 # covers: cpu cgroup local node/src/kinds/cpu
 """Leases of CPU cores beside systemd as process 1: systemd takes no controller, CPU or process from leases, whatever
 its own units ask for, and does not kill the leases' processes with the daemon's service."""
+import os
 import pathlib
 
 from block import run, sh
 from checks import Suite, in_full_length, skip, until
 from cores import BUSY, CpuNode, alloc, cpus_of, enter, group_of, leased, members, numbers, read, ready
+from faults import WALL, held, thread_of
 
 UNITS = pathlib.Path("/run/systemd/system")
 # AllowedCPUs names all CPUs, the leased ones too.
@@ -53,12 +55,16 @@ def state(node, core, share):
 
 
 def service(suite):
-    """The daemon is a service with `Type=notify`, `KillMode=process` and `Restart=on-failure`."""
+    """The daemon is a service with `Type=notify`, `KillMode=process`, `Restart=on-failure` and a watchdog."""
     with CpuNode() as node:
         node.stop()
-        words = " ".join(node.command)
-        sh("systemd-run --quiet --unit=node -p DefaultDependencies=no -p Type=notify -p KillMode=process -p Restart=on-failure "
-           f"-p StandardOutput=null -p StandardError=null {words}")
+        config = node.state_dir / "node.toml"
+        config.write_text("lease-secs-max = 3600\n")
+        settings = ("DefaultDependencies=no", "Type=notify", "KillMode=process", "Restart=on-failure", "WatchdogSec=10",
+                    "ExecReload=/bin/kill -HUP $MAINPID", "StandardOutput=null", "StandardError=null")
+        words = [word for it in settings for word in ("-p", it)]
+        started = run("systemd-run", "--quiet", "--unit=node", *words, *node.command, "--config", str(config))
+        suite.equal("systemd starts the daemon", 0, started.returncode)
         alice = node.tenant("alice")
         lease = alloc(alice, 1, "whole_core")
         process = enter(lease, BUSY)
@@ -67,9 +73,28 @@ def service(suite):
         suite.equal("killed and started again by systemd: the lease is adopted", "active", alice.query(lease)["state"])
         suite.equal("its process goes on", None, process.poll())
         suite.equal("it is in the lease", {process.pid}, members(group_of(lease)))
+        config.write_text("lease-secs-max = 60\n")
+        sh("systemctl reload node")
+        longer = ("lease", "alloc", "cpu", "--cores", 1, "--isolation", "best_effort", "--secs", 600)
+        suite.check("after a reload no lease is granted for ten minutes",
+                    until(lambda: "this node allows 60 at most" in alice.run(*longer).stderr, 60, "the refusal"), "the new limit")
+        suite.equal("the lease above the limit goes on", "active", alice.query(lease)["state"])
+        suite.equal("the service is active", "active", run("systemctl", "is-active", "node").stdout.strip())
+        before = main_pid()
+        driver = thread_of(before, "driver")
+        with held(driver):
+            suite.check("a daemon whose driver hangs is killed by systemd", os.WIFSIGNALED(os.waitpid(driver, WALL)[1]), "a kill")
+        until(lambda: main_pid() not in ("0", before) and answers(alice), 60, "the daemon after one that hung")
+        suite.equal("it is started again, and the lease is adopted", "active", alice.query(lease)["state"])
+        suite.equal("its process goes on after that", None, process.poll())
         sh("systemctl stop node")
         suite.check("systemctl stop ends the lease", until(lambda: process.poll() is not None, 60, "its end"), "its end")
         suite.check("and removes it", not group_of(lease).exists(), "no control group")
+
+
+def main_pid():
+    """The process of the service."""
+    return run("systemctl", "show", "--property", "MainPID", "--value", "node").stdout.strip()
 
 
 def answers(tenant):
