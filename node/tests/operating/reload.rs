@@ -33,8 +33,14 @@ fn with_file(place: &Place, text: &str) -> Vec<String> {
 
 /// Waits for these words in the log behind its first `from` bytes: it is written on a thread of its own.
 fn logs(place: &Place, from: usize, words: &str) {
-    let log = || place.log()[from..].replace("\\\"", "\"");
-    wait_for(words, || log().contains(words).then_some(()));
+    wait_for(words, || {
+        unquoted(&place.log()[from..]).contains(words).then_some(())
+    });
+}
+
+/// The log with its quotes as they are in a message.
+fn unquoted(log: &str) -> String {
+    log.replace("\\\"", "\"")
 }
 
 fn hang_up(daemon: &Daemon) {
@@ -185,6 +191,7 @@ fn a_sighup_during_the_start_is_obeyed_after_it_and_during_a_stop_never() {
         node: String::new(),
         address: String::new(),
         metrics: None,
+        metrics: None,
         child: command.spawn().unwrap(),
     };
     manager.next();
@@ -221,9 +228,9 @@ async fn a_restart_with_a_broken_file_fails_in_words_and_the_next_start_adopts_t
         now.unwrap().as_millis() > u128::from(at)
     };
     loop {
-        let log = place.start_in_vain(&words).replace("\\\"", "\"");
+        let log = place.start_in_vain(&words);
         let word = "node.toml: line 2: lease-secs-max = \"an hour\"";
-        assert!(log.contains(word), "{log}");
+        assert!(unquoted(&log).contains(word), "{log}");
         if is_past(short.expires_at_unix_ms) {
             break;
         }
