@@ -35,6 +35,7 @@ impl From<&Command> for Topic {
             | Command::Node(_)
             | Command::Fabric(_)
             | Command::Discover(_)
+            | Command::DebugBundle(_)
             | Command::Run(_)
             | Command::RunWatch(_) => Self::Other,
         }

@@ -191,7 +191,6 @@ fn a_sighup_during_the_start_is_obeyed_after_it_and_during_a_stop_never() {
         node: String::new(),
         address: String::new(),
         metrics: None,
-        metrics: None,
         child: command.spawn().unwrap(),
     };
     manager.next();

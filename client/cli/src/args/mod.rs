@@ -2,6 +2,7 @@
 
 mod alloc;
 mod block;
+mod debug_bundle;
 mod fabric;
 mod gpu;
 mod lease;
@@ -23,6 +24,7 @@ use fabricbios_wire::Role;
 pub(crate) use self::{
     alloc::{Grace, NoGrace, PEER, Term},
     block::{AttachPlace, Block, BlockPlace, RecordedLease},
+    debug_bundle::DebugBundle,
     fabric::{Fabric, MemberRole, Sign},
     gpu::{Gpu, GpuClose, GpuPlace, GpuRun},
     lease::Lease,
@@ -153,6 +155,7 @@ pub(crate) enum Command {
     /// Find the schedulers and nodes of your fabric on the links of this machine, as far as they announce themselves, with
     /// what the nodes have available: at most 64 of each, and of more than 20 nodes 10 more each second
     Discover(Discover),
+    DebugBundle(DebugBundle),
     /// Show the nodes of a fabric; --node names a scheduler of it
     #[command(subcommand)]
     Node(FleetNode),

@@ -3,6 +3,7 @@
 mod alloc;
 mod block;
 mod bulk;
+mod debug_bundle;
 mod discover;
 mod fabric;
 mod fence;
@@ -75,6 +76,7 @@ pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
         Command::RunWatch(what) => return run_watch::run(&what, &access, output),
         Command::Lease(Lease::Enter(what)) => return local::enter(what, output),
         Command::Fabric(what) => return fabric::run(what, output),
+        Command::DebugBundle(what) => return debug_bundle::run(&what, &access, output),
         Command::Discover(what) => return discover::run(&what, access.identity()?, output),
         Command::Identity(args::Identity::Issue {
             tenant,
@@ -170,7 +172,8 @@ fn dispatch(node: &Node, identity: &Path, command: Command, output: Output) -> R
         | Command::RunWatch(_)
         | Command::Fabric(_)
         | Command::Discover(_)
-        | Command::Health => Ok(()),
+        | Command::Health
+        | Command::DebugBundle(_) => Ok(()),
         Command::Node(command) => node::run(node, command, output),
         Command::Fence(command) => fence::run(node, command, output),
         Command::Identity(command) => identity::run(node, identity, command, output),

@@ -27,7 +27,7 @@ fn empty(health: u32) -> ResourceInventory {
     }
 }
 
-fn inventory(request: &Request) -> Answer {
+pub(crate) fn inventory(request: &Request) -> Answer {
     let entry = FlatEntry {
         resource_id: RESOURCE,
         resource_type: ResourceType::Mem,

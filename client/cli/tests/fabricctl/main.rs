@@ -13,6 +13,7 @@ mod blocks;
 mod bulk;
 #[path = "../../../sdk/tests/common/mod.rs"]
 mod common;
+mod debug_bundle;
 mod discover;
 mod ended;
 mod fabric;
