@@ -89,6 +89,7 @@ pub(crate) struct Daemon {
     pub(crate) running: Running,
     pub(crate) operator: Node,
     address: String,
+    metrics: Option<String>,
     state_dir: PathBuf,
 }
 
@@ -130,16 +131,21 @@ impl Daemon {
         let stdout = running.0.stdout.take().context("a daemon without output")?;
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line)?;
-        let address = line.split_once("listen=").map(|(_, rest)| rest.trim());
-        let Some(address) = address else {
+        let told = line.split_once("listen=").map(|(_, rest)| rest.trim());
+        let Some(told) = told else {
             let log = fs::read_to_string(place.join("log"))?;
             bail!("fabricbiosd is not ready: {log}");
+        };
+        let (address, metrics) = match told.split_once(" metrics=http://") {
+            Some((address, metrics)) => (address, metrics.strip_suffix("/metrics")),
+            None => (told, None),
         };
         let own = state_dir.join("admin.identity");
         let identity = Identity::load(operator.unwrap_or(&own))?;
         Ok(Self {
             operator: Node::connect(address, &identity)?,
             address: address.to_owned(),
+            metrics: metrics.map(str::to_owned),
             running,
             state_dir,
         })
@@ -148,6 +154,11 @@ impl Daemon {
     /// The address of the control plane.
     pub(crate) fn address(&self) -> &str {
         &self.address
+    }
+
+    /// The address of its pages, if it serves any.
+    pub(crate) fn metrics(&self) -> Option<&str> {
+        self.metrics.as_deref()
     }
 
     /// The identity file of a tenant from [`Daemon::tenant`].

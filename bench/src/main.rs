@@ -25,6 +25,7 @@ mod pairs;
 mod place;
 mod python;
 mod report;
+mod scrape;
 mod strategy;
 
 use clap::{Parser, Subcommand};
@@ -66,6 +67,9 @@ enum Bench {
     Python(python::Options),
     /// Memory, threads, descriptors, journal and processor time of a node by its live leases; needs `fabricbiosd` beside this program
     Footprint(footprint::Options),
+    /// A scrape of the metrics of a node by its live leases, and its grants beside a collector against without; needs
+    /// `fabricbiosd` beside this program
+    Scrape(scrape::Options),
     /// Operations of the lease table with a million idle leases against one with a thousand
     LeaseTable(lease_table::Options),
     /// A scheduler's choice of nodes over 10,000 nodes that are nine tenths full, against 100 such nodes
@@ -113,6 +117,7 @@ impl Bench {
             Self::LeaseTable(options) => lease_table::run(&options),
             Self::Decision(options) => decision::run(&options),
             Self::Footprint(options) => footprint::run(&options),
+            Self::Scrape(options) => scrape::run(&options),
             Self::Fleet(options) => fleet::run(&options),
             Self::Fbmu(options) => fbmu::run(&options),
             Self::FbbuNbd(options) => fbbu::run(&options),
