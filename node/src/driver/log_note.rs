@@ -6,8 +6,9 @@ use fabricbios_lease::{Condition, CutTime, LeaseRecord, Note, ProofLine};
 use fabricbios_log::LEASE;
 use fabricbios_wire::{
     CpuExecutionMode, CpuIsolationClass, CpuPartition, Effective, EndCause, GpuExclusivityClass,
-    GpuExecutionMode, LeaseError, LeaseIntent, LeasePhase, ResourceId, Transport,
+    GpuExecutionMode, LeaseError, LeaseIntent, LeasePhase, ProofStep, ResourceId, Transport,
 };
+use tracing::field::{DisplayValue, display};
 
 /// Writes a line for the condition of a resource. The line names the condition as inventories do.
 pub(crate) fn log_condition(resource_id: ResourceId, condition: &Condition) {
@@ -143,8 +144,8 @@ fn log_ended(phase: LeasePhase, record: &LeaseRecord, cut: Option<CutTime>) {
                 by = end.and_then(|end| end.by.as_deref()),
                 took_us = cut.map(|it| micros(it.took)),
                 after_deadline_us = cut.and_then(|it| it.after_deadline).map(micros),
-                proof = end.map(|end| tracing::field::display(ProofLine(&end.proof))),
-                cleaned = end.map(|end| tracing::field::display(ProofLine(&end.cleaning))),
+                proof = end.and_then(|end| line_of(&end.proof)),
+                cleaned = end.and_then(|end| line_of(&end.cleaning)),
                 "lease ended"
             )
         };
@@ -155,6 +156,10 @@ fn log_ended(phase: LeasePhase, record: &LeaseRecord, cut: Option<CutTime>) {
         Some(C::Expired | C::Freed | C::Revoked | C::NodeStopped) => line!(info),
         _ => line!(warn),
     }
+}
+
+fn line_of(steps: &[ProofStep]) -> Option<DisplayValue<ProofLine<'_>>> {
+    (!steps.is_empty()).then(|| display(ProofLine(steps)))
 }
 
 fn micros(span: Duration) -> u64 {

@@ -7,6 +7,7 @@
 )]
 
 mod announced;
+mod backup;
 mod check;
 mod daemon;
 mod descriptors;
