@@ -106,6 +106,11 @@ impl Reloads {
         self.on_stop
     }
 
+    /// The stop keeps leases, whatever the settings say.
+    pub(crate) fn keep_leases(&mut self) {
+        self.on_stop = OnStop::Keep;
+    }
+
     /// Waits for the signal, and reads.
     pub(crate) async fn next(&mut self) -> Outcome {
         sleep_until(self.not_before).await;

@@ -141,6 +141,7 @@ const SHOWN: usize = 64;
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    keep: Signal,
 }
 
 impl Signals {
@@ -149,13 +150,16 @@ impl Signals {
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
+            keep: listen(SignalKind::user_defined1())?,
         })
     }
 
-    async fn next(&mut self) {
+    /// Waits for a signal to stop. `true`: for a restart, for which the service manager has a signal of its own.
+    async fn next(&mut self) -> bool {
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => false,
+            _ = self.interrupt.recv() => false,
+            _ = self.keep.recv() => true,
         }
     }
 }
@@ -176,12 +180,15 @@ async fn until_stopped(
     service: &mut Service,
     reloads: &mut Reloads,
 ) -> anyhow::Result<Told> {
-    loop {
+    let for_restart = loop {
         tokio::select! {
             outcome = service.stopped() => return outcome.map(Told::Drain),
-            () = signals.next() => break,
+            for_restart = signals.next() => break for_restart,
             read = reloads.next() => reloads.take_over(read, service),
         }
+    };
+    if for_restart {
+        reloads.keep_leases();
     }
     service_manager::stopping();
     let on_stop = reloads.on_stop();
@@ -192,7 +199,7 @@ async fn until_stopped(
         }
         OnStop::Keep => {
             tracing::info!(
-                "stopping: leases stay (on-stop = keep). The next start on this state directory adopts them; what is \
+                "stopping: leases stay (on-stop = keep, or SIGUSR1). The next start on this state directory adopts them; what is \
                  reached through this process only has no access until then, and memory over RDMA or without a file ends"
             );
             service.halt();
@@ -203,7 +210,7 @@ async fn until_stopped(
             OnStop::End => Told::Drain(uncut),
             OnStop::Keep => Told::Keep,
         }),
-        () = signals.next() => {
+        _ = signals.next() => {
             tracing::warn!("stopping at once: access that is not cut yet ends with this process");
             Ok(Told::StopAtOnce)
         }

@@ -27,7 +27,7 @@ pub enum Command {
     /// The first start makes a fabric CA, a node identity and an operator identity in the state
     /// directory, and prints the command to try next. READY on standard output means that clients
     /// are served. SIGTERM takes every lease back, proves it and exits 0, or exits 1 and names
-    /// the leases that it could not cut; with `--on-stop keep` it leaves leases as they are. A second SIGTERM does not wait. SIGHUP reads the file of --config again. Logs go to standard error;
+    /// the leases that it could not cut; with `--on-stop keep` it leaves leases as they are, and so does SIGUSR1 in any case. A second signal does not wait. SIGHUP reads the file of --config again. Logs go to standard error;
     /// log-level or RUST_LOG sets their level.
     ControlServer(Box<Settings>),
     /// Say what a start with these settings would refuse, what this machine lacks for it, and of what it would warn.

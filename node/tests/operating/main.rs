@@ -74,7 +74,7 @@ async fn a_stop_that_keeps_leases_ends_none_and_the_next_start_adopts_them() {
     let leases = lease_both(&first, &place.admin()).await;
     assert!(first.end(Signal::SIGTERM).success(), "{}", place.log());
     let log = place.log();
-    assert!(log.contains("leases stay (on-stop = keep)"), "{log}");
+    assert!(log.contains("leases stay (on-stop = keep"), "{log}");
     assert!(!log.contains("taking every lease back"), "{log}");
     let second = place.start(&words);
     both_go_on(&second, &place.admin(), &leases).await;
@@ -84,6 +84,20 @@ async fn a_stop_that_keeps_leases_ends_none_and_the_next_start_adopts_them() {
     both_go_on(&third, &place.admin(), &leases).await;
     third.end(Signal::SIGKILL);
     both_go_on(&place.start(&words), &place.admin(), &leases).await;
+}
+
+#[tokio::test]
+async fn the_signal_of_a_restart_keeps_leases_whatever_a_stop_does() {
+    let place = Place::new();
+    let words = [place.memory(), place.pool()].concat();
+    let first = place.start(&words);
+    let leases = lease_both(&first, &place.admin()).await;
+    assert!(first.end(Signal::SIGUSR1).success(), "{}", place.log());
+    let second = place.start(&words);
+    both_go_on(&second, &place.admin(), &leases).await;
+    assert!(second.end(Signal::SIGTERM).success(), "{}", place.log());
+    let log = place.log();
+    assert!(log.contains("taking every lease back"), "{log}");
 }
 
 /// The daemon dies after the grant is on record; whether its reply was sent makes no difference.
