@@ -24,7 +24,7 @@ use fabricbios_wire::{FlatEntry, NodeId, ResourceId, ResourceType};
 
 pub use embedded::EmbeddedEtcd;
 pub use fabricbios_placement::Policy;
-pub use settings::{EtcdSettings, Settings};
+pub use settings::{Cli, EtcdSettings, Settings};
 
 /// How long a stop waits for requests that are being answered.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);

@@ -8,27 +8,13 @@ use std::{
 use anyhow::Context;
 use clap::Parser;
 use fabricbios_log::{Limits, LogFormat};
-use fabricbios_scheduler::{EtcdSettings, Scheduler, Settings};
+use fabricbios_scheduler::{Cli, Scheduler};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::{EnvFilter, layer::SubscriberExt, util::SubscriberInitExt};
 
 /// Most log lines in the queue to standard error; further lines are dropped.
 const LINES_WAITING_MAX: usize = 16_384;
-
-/// Tells clients which node may grant a lease. It holds no lease and no key of one: nodes go on without it, and clients
-/// can ask a node itself.
-#[derive(Debug, Parser)]
-#[command(name = "fabricbios-scheduler", version)]
-struct Cli {
-    #[command(flatten)]
-    settings: Settings,
-    #[command(flatten)]
-    etcd: EtcdSettings,
-    /// How lines of the log are written. `text`: fields as name=value; `json`: one object a line.
-    #[arg(long, value_enum, default_value_t)]
-    log_format: LogFormat,
-}
 
 fn main() -> ExitCode {
     let cli = Cli::parse();

@@ -3,8 +3,25 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::bail;
-use clap::Args;
+use clap::{Args, Parser};
+use fabricbios_log::LogFormat;
 use fabricbios_placement::Policy;
+
+/// Tells clients which node may grant a lease. It holds no lease and no key of one: nodes go on without it, and clients
+/// can ask a node itself.
+#[derive(Debug, Parser)]
+#[command(name = "fabricbios-scheduler", version)]
+pub struct Cli {
+    /// The scheduler's own.
+    #[command(flatten)]
+    pub settings: Settings,
+    /// Those of etcd.
+    #[command(flatten)]
+    pub etcd: EtcdSettings,
+    /// How lines of the log are written. `text`: fields as name=value; `json`: one object a line.
+    #[arg(long, value_enum, default_value_t)]
+    pub log_format: LogFormat,
+}
 
 /// What a scheduler is started with.
 #[derive(Clone, Debug, Args)]

@@ -60,7 +60,7 @@ const NODE: &str = "Node";
 const REMOTE: [&str; 4] = ["node", "node_id", "identity", "patience_secs"];
 
 /// The command line. A command's help lists the flags of [`REMOTE`] only if the command uses them.
-pub(crate) fn command() -> clap::Command {
+pub fn command() -> clap::Command {
     let all = Args::command();
     let is_remote = |arg: &&Arg| REMOTE.contains(&arg.get_id().as_str());
     let remote = all.get_arguments().filter(is_remote).cloned();
