@@ -33,6 +33,7 @@ const ENDS: [(&str, &str, &str); 2] = [
 pub struct Layout {
     repository: PathBuf,
     target: PathBuf,
+    tools: PathBuf,
 }
 
 impl Layout {
@@ -41,9 +42,21 @@ impl Layout {
     #[must_use]
     pub fn new(repository: &Path) -> Self {
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
+        let target = repository.join(target);
         Self {
             repository: repository.to_owned(),
-            target: repository.join(target),
+            tools: target.join("tools"),
+            target,
+        }
+    }
+
+    /// Another checkout, with a target directory of its own and the tools of this one.
+    #[must_use]
+    pub fn elsewhere(&self, repository: &Path) -> Self {
+        Self {
+            repository: repository.to_owned(),
+            target: repository.join("target"),
+            tools: self.tools.clone(),
         }
     }
 
@@ -62,7 +75,7 @@ impl Layout {
     /// Cargo tools that were installed for this checkout only.
     #[must_use]
     pub fn tools(&self) -> PathBuf {
-        self.target.join("tools")
+        self.tools.clone()
     }
 
     /// One directory per failed run, and one per suite that ran twice.

@@ -31,6 +31,8 @@ pub enum Need {
     Deny,
     /// Fetch clients from the Python package index and run them in guests.
     Clients,
+    /// Make and check Debian packages, which is no part of `ALL`.
+    Package,
     /// Build and run the NVMe group of blktests, which is no part of `ALL`.
     Blktests,
     /// Build and run xfstests, which is no part of `ALL`.
@@ -121,6 +123,11 @@ const ETCD_PACKAGES: [(&str, Option<&str>); 2] = [
     ("etcd-client", Some("etcdctl")),
     ("etcd-server", Some("etcd")),
 ];
+const PACKAGE_PACKAGES: [(&str, Option<&str>); 3] = [
+    ("dpkg-dev", Some("dpkg-shlibdeps")),
+    ("gzip", Some("gzip")),
+    ("lintian", Some("lintian")),
+];
 const LINT_PACKAGES: [(&str, Option<&str>); 2] =
     [("python3-venv", None), ("shellcheck", Some("shellcheck"))];
 
@@ -128,8 +135,11 @@ const QEMU_PACKAGE: &str = "qemu-system-x86";
 /// Older versions of QEMU have no `-netdev stream`, and lack devices that the lab uses.
 const QEMU_MAJOR_MIN: u32 = 8;
 /// Subcommands of cargo that `cargo xtask test` calls.
-const CARGO_TOOLS: [(&str, Need); 2] =
-    [("cargo-nextest", Need::Nextest), ("cargo-deny", Need::Deny)];
+const CARGO_TOOLS: [(&str, Need); 3] = [
+    ("cargo-nextest", Need::Nextest),
+    ("cargo-deny", Need::Deny),
+    ("cargo-deb", Need::Package),
+];
 
 /// The user's consent to an installation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -364,6 +374,7 @@ fn packages(needs: &[Need]) -> Vec<Package> {
             Need::Blktests => &BLKTESTS_PACKAGES,
             Need::Fstests => &FSTESTS_PACKAGES,
             Need::Etcd => &ETCD_PACKAGES,
+            Need::Package => &PACKAGE_PACKAGES,
             Need::Nextest | Need::Deny => &[],
         };
         let new = further

@@ -21,6 +21,7 @@ mod lab;
 mod lanes;
 mod lines;
 mod metrics;
+mod package;
 mod packages;
 #[cfg(test)]
 mod pages;
@@ -79,6 +80,8 @@ enum Task {
     Compare(compare::Arguments),
     /// Build the stand-ins of the vendors' GPU libraries, for tests without a GPU, in target/stand-ins
     StandIns,
+    /// Make the Debian packages of node, client and scheduler
+    Package(package::Arguments),
     /// Run a check that needs another toolchain or target: the oldest Rust, aarch64, Miri
     Toolchain(toolchain::Arguments),
     /// Show what the lab and the tests need and this host lacks; install it with --yes
@@ -106,6 +109,7 @@ fn main() -> ExitCode {
         Task::Compare(arguments) => compare::run(&layout, &arguments),
         Task::Lab(arguments) => lab::run(&layout, &arguments),
         Task::StandIns => stand_ins::command(&layout),
+        Task::Package(arguments) => package::run(&layout, &arguments),
         Task::Toolchain(arguments) => toolchain::run_check(&layout, &arguments),
         Task::Setup(arguments) => lab::setup(&layout, &arguments),
     };

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 pub(crate) const OTHER_WORKSPACES: [&str; 2] =
     ["testbed/fuzz/Cargo.toml", "testbed/no-std/Cargo.toml"];
 /// Folders outside all packages, and the package whose tests read them.
-const READ_BY: [(&str, &str); 2] = [
+const READ_BY: [(&str, &str); 3] = [
+    ("packaging", "fabricbios-node"),
     ("testbed/vectors", "fabricbios-wire"),
     ("testbed/stand-ins/ptx", "fabricbios-gpu"),
 ];

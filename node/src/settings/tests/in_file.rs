@@ -186,3 +186,17 @@ fn a_file_that_is_no_regular_file_is_refused_at_once() {
         assert!(why.contains("no regular file"), "{why}");
     }
 }
+
+#[test]
+fn the_packaged_files_are_settings_and_each_example_has_a_drop_in() {
+    let packaged = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/node");
+    let inside = std::fs::read_dir(packaged.join("examples")).unwrap();
+    let mut files: Vec<PathBuf> = inside.map(|it| it.unwrap().path()).collect();
+    files.retain(|it| it.extension().is_some_and(|it| it == "toml"));
+    assert!(files.iter().all(|it| it.with_extension("conf").is_file()));
+    assert!(files.len() > 1, "{files:?}");
+    files.push(packaged.join("node.toml"));
+    for path in files {
+        settings(&["--config", path.to_str().unwrap()]);
+    }
+}
