@@ -4,16 +4,17 @@
 
 #![forbid(unsafe_code)]
 
+mod content;
 mod latest;
 mod response;
 mod server;
 
-pub use http_body_util::Full;
+pub use content::Content;
 pub use hyper::{
     Request, Response, StatusCode,
     body::{Bytes, Incoming},
     header,
 };
 pub use latest::Latest;
-pub use response::{Answer, json, text};
+pub use response::{Answer, answer, json, text};
 pub use server::{Http, Site};

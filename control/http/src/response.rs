@@ -1,15 +1,15 @@
 //! Answers.
 
-use http_body_util::Full;
 use hyper::{
     Response, StatusCode,
-    body::Bytes,
     header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS},
 };
 use serde::Serialize;
 
-/// An answer as a whole.
-pub type Answer = Response<Full<Bytes>>;
+use crate::Content;
+
+/// An answer.
+pub type Answer = Response<Content>;
 
 /// A page as JSON, with a line end for people.
 pub fn json(status: StatusCode, page: &impl Serialize) -> Answer {
@@ -22,7 +22,13 @@ pub fn json(status: StatusCode, page: &impl Serialize) -> Answer {
 /// A page of this media type. No cache keeps it.
 #[must_use]
 pub fn text(status: StatusCode, content_type: &'static str, body: String) -> Answer {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
+    answer(status, content_type, Content::whole(body))
+}
+
+/// Content of this media type. No cache keeps it.
+#[must_use]
+pub fn answer(status: StatusCode, content_type: &'static str, content: Content) -> Answer {
+    let mut response = Response::new(content);
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));

@@ -1,7 +1,16 @@
 //! The port and its connections.
 
 use std::{
-    collections::VecDeque, convert::Infallible, future::Future, io, net::SocketAddr, sync::Arc,
+    collections::VecDeque,
+    convert::Infallible,
+    future::Future,
+    io,
+    net::SocketAddr,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -27,6 +36,8 @@ const CONNECTIONS_MAX: usize = 48;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection lasts, which is one request and its answer.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a connection lasts whose answer is a stream. Whoever watches on connects again.
+const STREAM_TIMEOUT: Duration = Duration::from_secs(60);
 /// The largest request.
 const REQUEST_BYTES_MAX: usize = 16 * 1024;
 /// The pause when no connection can be accepted, as without a free file descriptor.
@@ -38,7 +49,10 @@ pub trait Site: Send + Sync + 'static {
     const PAGES: &'static str;
 
     /// Answers a GET, or a HEAD, whose answer is sent without its body. `None`: there is no such page.
-    fn answer(&self, request: &Request<Incoming>) -> impl Future<Output = Option<Answer>> + Send;
+    fn answer(
+        self: &Arc<Self>,
+        request: &Request<Incoming>,
+    ) -> impl Future<Output = Option<Answer>> + Send;
 
     /// Runs as long as the port is open.
     fn run(&self) -> impl Future<Output = ()> + Send;
@@ -114,9 +128,11 @@ async fn serve(listener: TcpListener, site: Arc<impl Site>) {
 
 /// Answers one request.
 async fn converse<S: Site>(stream: TcpStream, site: Arc<S>) {
-    let service = service_fn(|request| {
-        let site = Arc::clone(&site);
-        async move { Ok::<_, Infallible>(answer(&*site, &request).await) }
+    let streams = AtomicBool::new(false);
+    let service = service_fn(async |request| {
+        let answer = answer(&site, &request).await;
+        streams.store(answer.body().is_stream(), Ordering::Relaxed);
+        Ok::<_, Infallible>(answer)
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -124,11 +140,16 @@ async fn converse<S: Site>(stream: TcpStream, site: Arc<S>) {
         .keep_alive(false)
         .max_buf_size(REQUEST_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(connection);
     // The client may be gone, silent, or speak something else.
-    timeout(CONNECTION_TIMEOUT, connection).await.ok();
+    let cut_off = timeout(CONNECTION_TIMEOUT, connection.as_mut()).await;
+    if cut_off.is_err() && streams.load(Ordering::Relaxed) {
+        let rest = STREAM_TIMEOUT.saturating_sub(CONNECTION_TIMEOUT);
+        timeout(rest, connection).await.ok();
+    }
 }
 
-async fn answer<S: Site>(site: &S, request: &Request<Incoming>) -> Answer {
+async fn answer<S: Site>(site: &Arc<S>, request: &Request<Incoming>) -> Answer {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut refused = refused(StatusCode::METHOD_NOT_ALLOWED, "use GET or HEAD");
         let allow = HeaderValue::from_static("GET, HEAD");

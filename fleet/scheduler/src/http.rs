@@ -1,7 +1,7 @@
 //! The HTTP port (`--http-listen`): whether the scheduler is well, for who has no certificate, such as a monitor or a load
 //! balancer.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use fabricbios_fabric::FabricId;
 use fabricbios_http::{Answer, Http, Incoming, Latest, Request, Site, StatusCode, json};
@@ -74,7 +74,7 @@ struct Pages {
 impl Site for Pages {
     const PAGES: &'static str = "there are /healthz and /readyz";
 
-    async fn answer(&self, request: &Request<Incoming>) -> Option<Answer> {
+    async fn answer(self: &Arc<Self>, request: &Request<Incoming>) -> Option<Answer> {
         match request.uri().path() {
             "/healthz" => Some(self.page(|_| true).await),
             "/readyz" => Some(self.page(|health| health.ready).await),

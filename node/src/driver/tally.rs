@@ -1,11 +1,14 @@
 //! What the driver counts for metrics. Nothing of it grows with what tenants ask for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use fabricbios_lease::{Availability, BootTime, Histogram, Note, Report, StateFigures};
-use fabricbios_wire::{Refusal, Request, ResourceId, ResourceInventory, ResourceType};
+use fabricbios_wire::{LeaseId, Refusal, Request, ResourceId, ResourceInventory, ResourceType};
 
 use crate::{driver::mailbox::Waiting, journal::JournalFigures};
+
+/// Ends that are kept in mind.
+const LAST_ENDS: usize = 12;
 
 /// Counts since the start.
 #[derive(Clone, Debug, Default)]
@@ -15,6 +18,8 @@ pub struct Tally {
     /// Refusals, by the kind that was asked for, class and code. `None`: no kind was named, or one that this program does
     /// not know.
     pub refusals: BTreeMap<(Option<ResourceType>, &'static str, &'static str), u64>,
+    /// The last leases that ended clean, the last at the end.
+    pub last_ends: VecDeque<LeaseId>,
 }
 
 /// The counts of one resource.
@@ -87,6 +92,12 @@ impl Tally {
                 if let Some(late) = time.after_deadline {
                     of.late.add(late);
                 }
+            }
+            Note::Ended { lease_id, .. } => {
+                if self.last_ends.len() == LAST_ENDS {
+                    self.last_ends.pop_front();
+                }
+                self.last_ends.push_back(*lease_id);
             }
             Note::Fenced {
                 resource_id,

@@ -12,32 +12,32 @@ use crate::driver::tally::DriverFigures;
 /// The page of /healthz and /readyz. The names are a contract.
 #[derive(Debug, Serialize)]
 pub(super) struct Health {
-    node_id: String,
-    fabric: String,
-    version: &'static str,
+    pub(super) node_id: String,
+    pub(super) fabric: String,
+    pub(super) version: &'static str,
     /// Whether leases are granted of at least one resource.
     pub(super) ready: bool,
     /// Whether nothing is degraded or fenced.
     pub(super) well: bool,
     /// What is not well, for people.
-    not_well: Vec<NotWell>,
+    pub(super) not_well: Vec<NotWell>,
     resources: usize,
     /// Leases by state.
-    leases: BTreeMap<&'static str, u64>,
+    pub(super) leases: BTreeMap<&'static str, u64>,
     /// Leases that are in a state for longer than it should take.
-    leases_above_bound: u64,
+    pub(super) leases_above_bound: u64,
 }
 
 /// A resource, or the node, that is not well.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-struct NotWell {
+pub(super) struct NotWell {
     /// The name of the resource; `node`: the node itself.
-    name: String,
+    pub(super) name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     resource_id: Option<String>,
     /// `degraded`, `fenced`, or `partly fenced`.
-    state: &'static str,
-    why: String,
+    pub(super) state: &'static str,
+    pub(super) why: String,
 }
 
 /// The page of a node whose driver does not answer.

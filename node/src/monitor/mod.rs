@@ -4,8 +4,9 @@ mod encode;
 mod health;
 mod machine;
 mod metrics;
+mod page;
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use fabricbios_control::Membership;
 use fabricbios_http::{
@@ -24,6 +25,7 @@ use crate::{
         encode::Format,
         health::{Health, Silent},
         machine::MachineFigures,
+        page::Page,
     },
 };
 
@@ -41,15 +43,25 @@ pub struct Watched {
     pub detection: Arc<Detection>,
     /// The paths over UDP.
     pub data_paths: DataPaths,
+    /// The state directory, which tells its owner how to log in.
+    pub state_dir: PathBuf,
 }
 
 /// Serves the pages. Must be called within a tokio runtime.
 ///
 /// # Errors
-/// The address cannot be listened on.
+/// The address cannot be listened on, or the state directory not written to.
 pub fn start(listen: SocketAddr, watched: Watched) -> io::Result<Http> {
-    let figures = Latest::default();
-    Http::start(listen, Monitor { watched, figures })
+    let state_dir = watched.state_dir.clone();
+    let page = Arc::new(Page::new(watched.membership.now().node_id())?);
+    let monitor = Monitor {
+        watched,
+        figures: Latest::default(),
+        page: Arc::clone(&page),
+    };
+    let http = Http::start(listen, monitor)?;
+    page.write_address(&state_dir, http.local_addr())?;
+    Ok(http)
 }
 
 #[derive(Debug)]
@@ -57,6 +69,7 @@ struct Monitor {
     watched: Watched,
     /// The driver is asked once for all who ask within a moment.
     figures: Latest<Arc<Figures>>,
+    page: Arc<Page>,
 }
 
 /// The figures of one moment.
@@ -67,19 +80,27 @@ struct Figures {
 }
 
 impl Site for Monitor {
-    const PAGES: &'static str = "there are /metrics, /healthz and /readyz";
+    const PAGES: &'static str = "there are /, /metrics, /healthz and /readyz";
 
-    async fn answer(&self, request: &Request<Incoming>) -> Option<Answer> {
+    async fn answer(self: &Arc<Self>, request: &Request<Incoming>) -> Option<Answer> {
         match request.uri().path() {
             "/metrics" => Some(self.metrics(request.headers()).await),
             "/healthz" => Some(self.health(|_| true).await),
             "/readyz" => Some(self.health(|health| health.ready).await),
-            _ => None,
+            _ => self.page(request).await,
         }
     }
 
     async fn run(&self) {
-        self.figures.refresh(|| self.watched.figures()).await;
+        let figures = async || {
+            let figures = self.watched.figures().await?;
+            self.page.sample(&figures);
+            Some(figures)
+        };
+        tokio::join!(
+            self.figures.refresh(figures),
+            self.page.refresh(&self.watched.driver, &self.figures),
+        );
     }
 }
 

@@ -111,6 +111,7 @@ impl Service {
             driver: driver.clone(),
             detection: detection.clone(),
             data_paths,
+            state_dir: settings.state_dir().to_owned(),
         };
         let http = { settings.metrics_listen }.map(|at| {
             monitor::start(at, watched).with_context(|| format!("--metrics-listen {at}"))
