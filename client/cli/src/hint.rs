@@ -36,6 +36,7 @@ impl From<&Command> for Topic {
             | Command::Fabric(_)
             | Command::Discover(_)
             | Command::DebugBundle(_)
+            | Command::Page(_)
             | Command::Run(_)
             | Command::RunWatch(_) => Self::Other,
         }

@@ -7,7 +7,7 @@ use fabricbios_lease::Availability;
 use fabricbios_wire::{InventoryExtension, ResourceId, ResourceInventory};
 use serde::Serialize;
 
-use crate::driver::tally::DriverFigures;
+use crate::{driver::tally::DriverFigures, monitor::Figures};
 
 /// The page of /healthz and /readyz. The names are a contract.
 #[derive(Debug, Serialize)]
@@ -54,7 +54,8 @@ pub(super) struct Silent {
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 impl Health {
-    pub(super) fn of(figures: &DriverFigures, fabric: &Fabric) -> Self {
+    pub(super) fn of(figures: &Figures) -> Self {
+        let (machine, figures) = (&figures.machine, &figures.driver);
         let not_well = not_well(figures);
         let mut leases = BTreeMap::new();
         for of in &figures.states {
@@ -62,8 +63,8 @@ impl Health {
         }
         let grants = |it: &&Availability| !it.fenced && it.capacity > 0;
         Self {
-            node_id: fabric.node_id().to_string(),
-            fabric: fabric.id().to_string(),
+            node_id: machine.node_id.to_string(),
+            fabric: machine.fabric.clone(),
             version: VERSION,
             ready: !figures.is_draining
                 && figures.unwritable.is_none()

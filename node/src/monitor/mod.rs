@@ -122,7 +122,7 @@ impl Monitor {
         let Some(figures) = self.figures.get(DRIVER_TIMEOUT).await else {
             return json(StatusCode::SERVICE_UNAVAILABLE, &self.silent());
         };
-        let health = Health::of(&figures.driver, &self.watched.membership.now());
+        let health = Health::of(&figures);
         let status = match is_good(&health) {
             true => StatusCode::OK,
             false => StatusCode::SERVICE_UNAVAILABLE,

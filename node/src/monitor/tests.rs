@@ -59,7 +59,7 @@ fn available(resource_id: ResourceId, resource_type: ResourceType, fenced: bool)
 }
 
 /// A node with memory in use, and a fenced pool whose name has every character that a format escapes.
-fn figures() -> Figures {
+pub(super) fn figures() -> Figures {
     let mut tally = Tally::default();
     let mut of = Histogram::default();
     for us in [80, 90, 250, 2_000_000_000] {

@@ -18,6 +18,7 @@ mod local_socket;
 mod log_drops;
 mod log_lines;
 mod monitor;
+mod page;
 mod placed;
 mod reload;
 mod reports;

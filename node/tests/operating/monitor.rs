@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// A node that serves its pages, with memory.
-fn watched(place: &Place) -> Daemon {
+pub(crate) fn watched(place: &Place) -> Daemon {
     let words = [place.memory(), vec!["--metrics-listen=127.0.0.1:0".into()]].concat();
     place.start(&words)
 }

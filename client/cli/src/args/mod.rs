@@ -159,6 +159,9 @@ pub(crate) enum Command {
     /// Show the nodes of a fabric; --node names a scheduler of it
     #[command(subcommand)]
     Node(FleetNode),
+    /// Print the address at which a browser on this machine sees all of the page of the node that runs here, leases and
+    /// tenants too; as the user of the daemon. Each start of the node makes a new one
+    Page(Page),
     /// Show and clear fences: resources that were taken out of service
     #[command(subcommand)]
     Fence(Fence),
@@ -178,6 +181,13 @@ pub(crate) struct Discover {
     /// How long answers are waited for, in seconds
     #[arg(long, value_name = "SECS", default_value_t = 3, value_parser = values::number::<1, 3_600>)]
     pub(crate) wait: u32,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Page {
+    /// The state directory of the daemon, which serves the page where its metrics-listen says
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/fabricbios")]
+    pub(crate) state_dir: PathBuf,
 }
 
 #[derive(Debug, Subcommand)]

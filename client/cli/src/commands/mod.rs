@@ -77,6 +77,7 @@ pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
         Command::Lease(Lease::Enter(what)) => return local::enter(what, output),
         Command::Fabric(what) => return fabric::run(what, output),
         Command::DebugBundle(what) => return debug_bundle::run(&what, &access, output),
+        Command::Page(what) => return page(&what.state_dir, output),
         Command::Discover(what) => return discover::run(&what, access.identity()?, output),
         Command::Identity(args::Identity::Issue {
             tenant,
@@ -157,6 +158,20 @@ fn warn_of_readers(identity: &Path) {
     }
 }
 
+/// Prints the address to log in at, which the node wrote at its start.
+fn page(state_dir: &Path, output: Output) -> Result<(), Failure> {
+    let file = state_dir.join("page.url");
+    let url = fs::read_to_string(&file).map_err(|error| {
+        let what = format!(
+            "read {} as the user of a daemon that serves its page with --metrics-listen",
+            file.display()
+        );
+        Failure::local(&what, &error)
+    })?;
+    let json = Object::from([field("url", url.trim())]);
+    output.print(&json, || url.trim().to_owned())
+}
+
 fn dispatch(node: &Node, identity: &Path, command: Command, output: Output) -> Result<(), Failure> {
     match command {
         Command::Ping => ping(node, output),
@@ -173,7 +188,8 @@ fn dispatch(node: &Node, identity: &Path, command: Command, output: Output) -> R
         | Command::Fabric(_)
         | Command::Discover(_)
         | Command::Health
-        | Command::DebugBundle(_) => Ok(()),
+        | Command::DebugBundle(_)
+        | Command::Page(_) => Ok(()),
         Command::Node(command) => node::run(node, command, output),
         Command::Fence(command) => fence::run(node, command, output),
         Command::Identity(command) => identity::run(node, identity, command, output),

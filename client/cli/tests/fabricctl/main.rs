@@ -30,6 +30,7 @@ mod mem;
 mod mooncake;
 mod named;
 mod on_the_node;
+mod page;
 mod perftest;
 mod run_end;
 mod show;

@@ -185,7 +185,7 @@ impl Monitor {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let view = View {
-            health: Health::of(&figures.driver, &self.watched.membership.now()),
+            health: Health::of(&figures),
             figures: &figures,
             charts: samples.charts(Instant::now()),
             now_unix_ms: clock::now().unix_ms,
@@ -288,3 +288,6 @@ fn event(data: &str) -> String {
     event.push('\n');
     event
 }
+
+#[cfg(test)]
+mod tests;
