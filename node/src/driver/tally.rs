@@ -93,11 +93,11 @@ impl Tally {
                     of.late.add(late);
                 }
             }
-            Note::Ended { lease_id, .. } => {
+            Note::Ended { record, .. } => {
                 if self.last_ends.len() == LAST_ENDS {
                     self.last_ends.pop_front();
                 }
-                self.last_ends.push_back(*lease_id);
+                self.last_ends.push_back(record.lease_id);
             }
             Note::Fenced {
                 resource_id,

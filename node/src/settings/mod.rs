@@ -59,7 +59,7 @@ pub struct Settings {
     #[arg(long, value_name = "IFACE", value_parser = interface)]
     pub announce: Vec<String>,
 
-    /// Where the node serves /metrics, /healthz and /readyz over HTTP, as ADDR:PORT, to anybody who reaches it: they tell the
+    /// Where the node serves a page, /metrics, /healthz and /readyz over HTTP, as ADDR:PORT, to anybody who reaches it: they tell the
     /// names of resources and counts, no tenant and no lease [default: nowhere].
     #[arg(long, value_name = "ADDR:PORT", value_parser = values::http_listen)]
     pub metrics_listen: Option<SocketAddr>,
