@@ -80,7 +80,7 @@ struct Figures {
 }
 
 impl Site for Monitor {
-    const PAGES: &'static str = "there are /, /metrics, /healthz and /readyz";
+    const PAGES: &'static str = "there are /metrics, /healthz and /readyz, and / for people";
 
     async fn answer(self: &Arc<Self>, request: &Request<Incoming>) -> Option<Answer> {
         match request.uri().path() {

@@ -214,7 +214,7 @@ impl Monitor {
     }
 
     async fn leases(&self, after: Option<&str>) -> Answer {
-        let Ok(after) = after.unwrap_or("0".repeat(32).as_str()).parse() else {
+        let Ok(after) = after.map_or(Ok(LeaseId(0)), str::parse) else {
             return refused(
                 StatusCode::BAD_REQUEST,
                 "No lease id",

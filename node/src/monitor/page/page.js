@@ -12,6 +12,7 @@ const events = new EventSource("/events");
 events.onmessage = (event) => {
   if (isInUse()) return say("held while something in the page is selected");
   live.innerHTML = event.data;
+  document.title = live.querySelector("dd, p").textContent + " – fabricBIOS node";
   say("live");
 };
 events.onerror = () => say(events.readyState === EventSource.CLOSED
