@@ -26,6 +26,8 @@ pub(super) struct Crates {
     /// The crate of the program.
     root: Id,
     all: BTreeMap<Id, Crate>,
+    /// The text of Apache-2.0.
+    apache: PathBuf,
 }
 
 struct Crate {
@@ -95,7 +97,8 @@ impl Crates {
                 .filter(|id| parts.contains(id))
                 .collect();
         }
-        Ok(Self { root, all })
+        let apache = layout.repository().join("LICENSE-APACHE");
+        Ok(Self { root, all, apache })
     }
 
     /// The licences of the crates of others, each text once.
@@ -129,7 +132,8 @@ impl Crates {
         ))
     }
 
-    /// The texts in the directory of a crate; without any, those of another crate of its repository.
+    /// The texts in the directory of a crate; without any, those of another crate of its repository, or that of
+    /// Apache-2.0.
     fn texts(&self, part: &Crate) -> Result<Vec<String>> {
         let own = texts_in(&part.directory)?;
         if !own.is_empty() {
@@ -142,6 +146,10 @@ impl Crates {
             if !texts.is_empty() {
                 return Ok(texts);
             }
+        }
+        // The text of this licence is the same for everybody, and names no owner.
+        if part.licence.contains("Apache-2.0") {
+            return Ok(vec![fs::read_to_string(&self.apache)?]);
         }
         anyhow::bail!(
             "no text of {} in {}, nor in a crate of the same repository",
