@@ -1,7 +1,7 @@
 //! SIGHUP: reads the configuration file and the node's certificates again, and takes over what can change while leases
 //! live.
 //!
-//! A thread of its own reads, one time after the other and not more often than [`PAUSE`], so that neither a slow disk nor
+//! A thread of its own reads, one time after the other and not more often than `PAUSE`, so that neither a slow disk nor
 //! many signals delay the driver.
 
 use std::{sync::Arc, time::Duration};

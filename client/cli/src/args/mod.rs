@@ -59,7 +59,7 @@ const NODE: &str = "Node";
 /// Flags without a use in `lease enter`, which asks the node of this machine as the user who runs the command.
 const REMOTE: [&str; 4] = ["node", "node_id", "identity", "patience_secs"];
 
-/// The command line. A command's help lists the flags of [`REMOTE`] only if the command uses them.
+/// The command line. A command's help lists the flags of `REMOTE` only if the command uses them.
 pub fn command() -> clap::Command {
     let all = Args::command();
     let is_remote = |arg: &&Arg| REMOTE.contains(&arg.get_id().as_str());
