@@ -38,7 +38,7 @@ use crate::{
     process::clock,
 };
 
-/// Browsers that watch at once.
+/// Browsers that watch at once, of operators and of others: on loopback the others are any local users.
 const STREAMS_MAX: usize = 8;
 /// How often a browser that watches is told.
 const EVERY: Duration = Duration::from_secs(2);
@@ -54,7 +54,8 @@ pub(super) struct Page {
     samples: Mutex<Samples>,
     /// The driver is asked once for all operators who look within a moment. `None`: it is busy.
     told: Latest<Option<Arc<Told>>>,
-    streams: Arc<Semaphore>,
+    /// Of others and of operators.
+    streams: [Arc<Semaphore>; 2],
 }
 
 impl Page {
@@ -65,7 +66,7 @@ impl Page {
             access: Access::new(node_id)?,
             samples: Mutex::default(),
             told: Latest::default(),
-            streams: Arc::new(Semaphore::new(STREAMS_MAX)),
+            streams: [(); 2].map(|()| Arc::new(Semaphore::new(STREAMS_MAX))),
         })
     }
 
@@ -196,7 +197,8 @@ impl Monitor {
 
     /// Tells a browser that watches until it goes, or the connection has lasted its time.
     fn events(self: &Arc<Self>, is_operator: bool) -> Answer {
-        let Ok(place) = Arc::clone(&self.page.streams).try_acquire_owned() else {
+        let streams = &self.page.streams[usize::from(is_operator)];
+        let Ok(place) = Arc::clone(streams).try_acquire_owned() else {
             let why = "As many browsers watch as can; reload the page to see the node as it is.";
             return refused(StatusCode::SERVICE_UNAVAILABLE, "Too many watch", why);
         };
