@@ -1,6 +1,10 @@
 //! Whether only this user and root can change a directory, and read its secrets.
 
-use std::{fs, os::unix::fs::MetadataExt, path::Path};
+use std::{
+    env, fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
 
 use nix::unistd::Uid;
 
@@ -20,6 +24,14 @@ pub(crate) fn check_file(path: &Path) -> Result<(), IdentityError> {
 const WRITES: u32 = 0o022;
 const ANYTHING: u32 = 0o077;
 
+/// systemd gives a service a credential of root's by an ACL, which stat(2) shows as reading by the group.
+const GROUP_READS: u32 = 0o040;
+
+/// Whether systemd has put the file there for this service alone (systemd.exec(5), LoadCredential=).
+fn is_credential(path: &Path, owner: u32, credentials: Option<&Path>) -> bool {
+    owner == 0 && credentials.is_some_and(|it| it.is_absolute() && path.parent() == Some(it))
+}
+
 /// Refuses a directory in which another user can write, and secrets in it that another user can read.
 pub(crate) fn check(directory: &Path, secrets: &[&str]) -> Result<(), IdentityError> {
     look(directory, WRITES, "write")?;
@@ -38,7 +50,9 @@ fn look(path: &Path, bits: u32, what: &'static str) -> Result<(), IdentityError>
             "run this as that user, or move the fabric to a directory of yours",
         )(FileProblem::Owner { owner, us }));
     }
-    match found.mode() & bits {
+    let credentials = env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
+    let of_systemd = is_credential(path, found.uid(), credentials.as_deref());
+    match found.mode() & bits & !if of_systemd { GROUP_READS } else { 0 } {
         0 => Ok(()),
         _ => Err(damaged(
             path,
@@ -47,5 +61,23 @@ fn look(path: &Path, bits: u32, what: &'static str) -> Result<(), IdentityError>
             what,
             mode: found.mode() & 0o7777,
         })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_file_of_root_in_the_directory_of_credentials_is_one() {
+        let (directory, file) = (
+            Path::new("/run/credentials/x"),
+            Path::new("/run/credentials/x/id"),
+        );
+        assert!(is_credential(file, 0, Some(directory)));
+        assert!(!is_credential(file, 1000, Some(directory)));
+        assert!(!is_credential(file, 0, None));
+        assert!(!is_credential(file, 0, Some(Path::new("/run/credentials"))));
+        assert!(!is_credential(Path::new("id"), 0, Some(Path::new(""))));
     }
 }

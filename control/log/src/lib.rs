@@ -43,9 +43,26 @@ pub fn stderr(lines_waiting_max: usize) -> (NonBlocking, ErrorCounter, WorkerGua
     (writer, dropped, guard)
 }
 
+/// Keeps the log until it is dropped; then it says what was left out last, and writes the waiting lines.
+#[derive(Debug)]
+pub struct UntilWritten {
+    limits: Limits,
+    _guard: WorkerGuard,
+}
+
+impl Drop for UntilWritten {
+    fn drop(&mut self) {
+        self.limits.tell();
+    }
+}
+
 /// Starts the thread that reports lines which the queue has dropped, and lines that `limits` has left out. Without the
 /// thread there are no limits.
-pub fn tell(dropped: ErrorCounter, limits: Limits) {
+pub fn tell(dropped: ErrorCounter, limits: Limits, guard: WorkerGuard) -> UntilWritten {
+    let until_written = UntilWritten {
+        limits: limits.clone(),
+        _guard: guard,
+    };
     let tell = move || {
         let mut told = 0;
         loop {
@@ -58,6 +75,7 @@ pub fn tell(dropped: ErrorCounter, limits: Limits) {
     if let Err(error) = thread.spawn(tell) {
         tracing::error!(%error, "cannot start a thread: dropped lines of the log are not reported");
     }
+    until_written
 }
 
 /// Logs the number of dropped lines whenever it has grown. If this line is dropped too, a later line has the larger

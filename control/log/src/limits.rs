@@ -22,8 +22,10 @@ const LINES_MAX: u64 = 20;
 /// Most lines about ends of leases of one tenant.
 const LEASES_MAX: u64 = 500;
 
-/// Most lines of all causes. systemd's journal drops lines of a service beyond 10,000 in 30 seconds.
-const ALL_MAX: u64 = 1_500;
+/// Most INFO lines of all causes, and most WARN lines, which tenants who end many leases cannot displace. systemd's journal
+/// drops lines of a service beyond 10,000 in 30 seconds.
+const INFO_MAX: u64 = 1_000;
+const WARN_MAX: u64 = 500;
 
 /// Most causes that are counted apart. The lines of further tenants count together, for each place in the program.
 const CAUSES_MAX: usize = 1_024;
@@ -48,8 +50,9 @@ pub struct Limits(Arc<Mutex<Counts>>);
 struct Counts {
     /// Whether what is left out is told; otherwise nothing is left out.
     is_told: bool,
-    /// Lines of all causes that the log has.
-    all: u64,
+    /// INFO and WARN lines of all causes that the log has.
+    infos: u64,
+    warnings: u64,
     of: HashMap<Cause, Count>,
 }
 
@@ -57,6 +60,7 @@ type Cause = (Identifier, Option<String>);
 
 #[derive(Debug, Default)]
 struct Count {
+    is_warning: bool,
     lines: u64,
     left_out: u64,
     /// The first line that was left out.
@@ -101,7 +105,8 @@ impl Limits {
         };
         let of = counts.of.into_iter();
         let mut left_out: Vec<_> = of.filter(|(_, count)| count.left_out > 0).collect();
-        left_out.sort_by_key(|(_, count)| std::cmp::Reverse(count.left_out));
+        // Of many causes warnings are named first.
+        left_out.sort_by_key(|(_, count)| std::cmp::Reverse((count.is_warning, count.left_out)));
         let rest = left_out.split_off(left_out.len().min(TOLD_MAX));
         for ((_, tenant), count) in left_out {
             let (left_out, first) = (count.left_out, count.first);
@@ -143,8 +148,13 @@ impl Counts {
             LEASE => LEASES_MAX,
             _ => LINES_MAX,
         };
-        if count.lines <= max && self.all < ALL_MAX {
-            self.all += 1;
+        count.is_warning = *of.level() == Level::WARN;
+        let (all, all_max) = match count.is_warning {
+            true => (&mut self.warnings, WARN_MAX),
+            false => (&mut self.infos, INFO_MAX),
+        };
+        if count.lines <= max && *all < all_max {
+            *all += 1;
             return true;
         }
         count.left_out += 1;

@@ -7,10 +7,9 @@ use std::{
 
 use anyhow::Context;
 use clap::Parser;
-use fabricbios_log::{Limits, LogFormat};
+use fabricbios_log::{Limits, LogFormat, UntilWritten};
 use fabricbios_scheduler::{Cli, Scheduler};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::{EnvFilter, layer::SubscriberExt, util::SubscriberInitExt};
 
 /// Most log lines in the queue to standard error; further lines are dropped.
@@ -28,7 +27,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn log_to_stderr(format: LogFormat) -> WorkerGuard {
+fn log_to_stderr(format: LogFormat) -> UntilWritten {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let (writer, dropped, guard) = fabricbios_log::stderr(LINES_WAITING_MAX);
     let limits = Limits::default();
@@ -41,8 +40,7 @@ fn log_to_stderr(format: LogFormat) -> WorkerGuard {
         .finish()
         .with(limits.clone())
         .init();
-    fabricbios_log::tell(dropped, limits);
-    guard
+    fabricbios_log::tell(dropped, limits, guard)
 }
 
 fn run(cli: &Cli) -> anyhow::Result<()> {

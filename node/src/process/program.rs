@@ -7,8 +7,7 @@ use std::{
 };
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
-use fabricbios_log::{Limits, LogFormat};
-use tracing_appender::non_blocking::WorkerGuard;
+use fabricbios_log::{Limits, LogFormat, UntilWritten};
 use tracing_subscriber::{EnvFilter, layer::SubscriberExt, util::SubscriberInitExt};
 
 use crate::{
@@ -141,7 +140,7 @@ fn control_server(flags: &ArgMatches) -> ExitCode {
 
 /// Logs through a queue, so that a stalled reader of the log does not stall a cut. A lost log line does not lose the proof
 /// of a cut: LEASE_QUERY returns it. Returns also what changes the level.
-fn log_to_stderr(format: LogFormat) -> (WorkerGuard, SetLogLevel) {
+fn log_to_stderr(format: LogFormat) -> (UntilWritten, SetLogLevel) {
     let (writer, dropped, guard) = fabricbios_log::stderr(LINES_WAITING_MAX);
     let limits = Limits::default();
     let log = tracing_subscriber::fmt()
@@ -154,12 +153,12 @@ fn log_to_stderr(format: LogFormat) -> (WorkerGuard, SetLogLevel) {
         .with_filter_reloading();
     let level = log.reload_handle();
     log.finish().with(limits.clone()).init();
-    fabricbios_log::tell(dropped, limits);
+    let until_written = fabricbios_log::tell(dropped, limits, guard);
     let set_log_level = move |set: Option<&str>| {
         // The subscriber lives as long as the process.
         level.reload(filter(set)).ok();
     };
-    (guard, Box::new(set_log_level))
+    (until_written, Box::new(set_log_level))
 }
 
 /// Which lines the log has. `set`: the setting log-level.
