@@ -40,6 +40,8 @@ def check():
 
 def prepared(suite):
     """The machine of the page's commands: one interface and one disk, with nothing on them."""
+    # A guest of the test command has soft-RoCE already.
+    sh("if rdma link show | grep -q rxe0; then rdma link delete rxe0; fi")
     sh("ip link add eth0 type veth peer name far && ip link set far up")
     sh(f"ln -sf {loop_device(256)} /dev/nvme1n1")
     status, said = check()
