@@ -43,8 +43,12 @@ impl<T: Clone + Send + Sync> Latest<T> {
 
     /// A fresh answer. `None`: there is none within `patience`, because the owner is busy, hangs or has stopped.
     pub async fn get(&self, patience: Duration) -> Option<T> {
-        let is_fresh =
-            |last: &Option<(Instant, T)>| last.as_ref().is_some_and(|(at, _)| at.elapsed() < FRESH);
+        // Judged by one moment: an answer that came after it is never too old.
+        let asked = Instant::now();
+        let is_fresh = |last: &Option<(Instant, T)>| {
+            let at = last.as_ref().map(|(at, _)| *at);
+            at.is_some_and(|at| asked.saturating_duration_since(at) < FRESH)
+        };
         let mut last = self.tell.subscribe();
         if !is_fresh(&last.borrow()) {
             self.wanted.notify_one();

@@ -93,6 +93,14 @@ impl LeaseTable {
         lease.timers.1 = None;
         match lease.state() {
             State::Binding => {
+                let resource_id = lease.resource_id;
+                let bind_within = self.policy.bind_within;
+                self.note(Note::NotBound {
+                    lease_id: id,
+                    resource_id,
+                    is_new: true,
+                    error: StepError::new("bind", not_done_within(bind_within)),
+                });
                 self.end(now, id, Event::Revoke, EndCause::BindingFailed, None);
             }
             State::Active | State::Rebinding => self.key_or_bind_is_overdue(now, id),

@@ -104,6 +104,7 @@ impl LeaseTable {
             resource_id: fence.resource_id,
             lease_id: fence.lease_id,
             reason: fence.reason.clone(),
+            by_release: fence.by_release,
         };
         if resource.fence_for(fence.clone()) {
             self.journal(Change::PutFence(fence));

@@ -61,7 +61,7 @@ pub struct StateFigures {
     pub state: State,
     /// The leases that are in it.
     pub leases: u64,
-    /// Those that are in it for longer than the state should take, before that is a failure. `None`: the state may last.
+    /// Those that are in it for longer than a cut should take, before that fences. `None`: the state may last.
     pub above_bound: Option<u64>,
     /// How long those stayed that have left it.
     pub stays: Histogram,
@@ -125,12 +125,9 @@ impl Figures {
     }
 }
 
-/// Whether a provider works while a lease is in this state, so that it should leave it soon.
+/// Whether a lease should leave the state within a time of its own. What is bound or scrubbed may last as long as it progresses.
 fn has_bound(state: State) -> bool {
-    matches!(
-        state,
-        State::Binding | State::Rebinding | State::Cutting | State::Releasing
-    )
+    state == State::Cutting
 }
 
 impl LeaseTable {
@@ -143,11 +140,7 @@ impl LeaseTable {
         of_each
             .map(|(of, state)| {
                 let row = self.figures.0.get(&(of.id, state)).unwrap_or(&none);
-                let bound = match state {
-                    State::Binding | State::Rebinding => self.policy.bind_within,
-                    State::Cutting => self.cut_within(of.id),
-                    _ => self.policy.release_stall,
-                };
+                let bound = self.cut_within(of.id);
                 let is_above = |(since, _): &&(BootTime, LeaseId)| since.until(now) > bound;
                 let above = || row.since.iter().take_while(is_above).count() as u64;
                 StateFigures {

@@ -119,6 +119,8 @@ pub enum Note {
         lease_id: LeaseId,
         /// The error.
         reason: StepError,
+        /// Access is proved to have ended, and only the release failed.
+        by_release: bool,
     },
     /// A fence was cleared.
     Unfenced {

@@ -95,6 +95,7 @@ pub(crate) fn log(note: &Note) {
             resource_id,
             lease_id,
             reason,
+            ..
         } => {
             tracing::error!(%resource_id, %lease_id, %reason, "FENCED");
         }

@@ -19,7 +19,7 @@ pub struct Tally {
     /// not know.
     pub refusals: BTreeMap<(Option<ResourceType>, &'static str, &'static str), u64>,
     /// The last leases that ended clean, the last at the end.
-    pub last_ends: VecDeque<LeaseId>,
+    pub last_ends: VecDeque<(LeaseId, u64)>,
 }
 
 /// The counts of one resource.
@@ -35,7 +35,7 @@ pub struct OfResource {
     pub cut_times: Histogram,
     /// From the deadline to the proof, of leases that expired.
     pub late: Histogram,
-    /// Cuts whose proof failed.
+    /// Leases fenced because the end of their access is not proved.
     pub unproved: u64,
     /// Capacity that was cleaned and is free again, in the unit of the kind.
     pub cleaned: u64,
@@ -97,28 +97,27 @@ impl Tally {
                 if self.last_ends.len() == LAST_ENDS {
                     self.last_ends.pop_front();
                 }
-                self.last_ends.push_back(record.lease_id);
+                let ended = record.end.as_ref().map_or(0, |it| it.at_unix_ms);
+                self.last_ends.push_back((record.lease_id, ended));
             }
             Note::Fenced {
                 resource_id,
                 reason,
+                by_release,
                 ..
             } => {
-                let step = reason.step.name().to_owned();
-                *self.of(*resource_id).fences.entry(step).or_default() += 1;
+                let of = self.of(*resource_id);
+                of.unproved += u64::from(!by_release);
+                *of.fences.entry(reason.step.name().to_owned()).or_default() += 1;
             }
             _ => {}
         }
     }
 
-    /// Counts the outcome of an order. `amount`: the capacity of its lease.
+    /// Counts what a release has cleaned. `amount`: the capacity of its lease.
     pub(super) fn report(&mut self, report: &Report, amount: Option<u64>) {
-        match report {
-            Report::Cut(binding_id, Err(_)) => self.of(binding_id.resource_id).unproved += 1,
-            Report::Release(binding_id, Ok(_)) => {
-                self.of(binding_id.resource_id).cleaned += amount.unwrap_or(0);
-            }
-            _ => {}
+        if let Report::Release(binding_id, Ok(_)) = report {
+            self.of(binding_id.resource_id).cleaned += amount.unwrap_or(0);
         }
     }
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use fabricbios_fabric::Fabric;
 use fabricbios_lease::Availability;
-use fabricbios_wire::{InventoryExtension, ResourceId, ResourceInventory};
+use fabricbios_wire::{InventoryExtension, ResourceId, ResourceInventory, admission_flags};
 use serde::Serialize;
 
 use crate::{driver::tally::DriverFigures, monitor::Figures};
@@ -54,14 +54,15 @@ pub(super) struct Silent {
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 impl Health {
-    pub(super) fn of(figures: &Figures) -> Self {
+    /// `is_operator`: the reasons of resources are told, which may name a lease and what its tenant runs.
+    pub(super) fn of(figures: &Figures, is_operator: bool) -> Self {
         let (machine, figures) = (&figures.machine, &figures.driver);
-        let not_well = not_well(figures);
+        let not_well = not_well(figures, is_operator);
         let mut leases = BTreeMap::new();
         for of in &figures.states {
             *leases.entry(of.state.name()).or_default() += of.leases;
         }
-        let grants = |it: &&Availability| !it.fenced && it.capacity > 0;
+        let grants = |it: &&Availability| !it.fenced && it.capacity > 0 && !is_absent(it);
         Self {
             node_id: machine.node_id.to_string(),
             fabric: machine.fabric.clone(),
@@ -96,7 +97,12 @@ impl Silent {
     }
 }
 
-fn not_well(figures: &DriverFigures) -> Vec<NotWell> {
+/// Whether nothing is granted of the resource until it is back.
+fn is_absent(of: &Availability) -> bool {
+    matches!(of.admission, InventoryExtension::Admission { flags, .. } if flags & admission_flags::ABSENT != 0)
+}
+
+fn not_well(figures: &DriverFigures, is_operator: bool) -> Vec<NotWell> {
     let inventory = &figures.inventory;
     let of_node = inventory.extensions.iter().filter_map(|it| match it {
         InventoryExtension::HealthReason(ResourceId(0), why) => Some(why.clone()),
@@ -119,12 +125,12 @@ fn not_well(figures: &DriverFigures) -> Vec<NotWell> {
             (false, 0) if why.is_some() => "degraded",
             (false, 0) => return None,
         };
-        let unsaid = || "`fabricctl fence list` says why, and what clears it".to_owned();
+        let unsaid = || "`fabricctl health` and `fabricctl fence list` say why".to_owned();
         Some(NotWell {
             name: name(inventory, it.resource_id),
             resource_id: Some(it.resource_id.to_string()),
             state,
-            why: why.unwrap_or_else(unsaid),
+            why: why.filter(|_| is_operator).unwrap_or_else(unsaid),
         })
     });
     of_node.chain(of_resources).collect()

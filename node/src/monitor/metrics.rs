@@ -128,8 +128,8 @@ metrics! {
             of_each_state(it, |labels, of| take(labels, Value::Count(of.leases)));
         };
     "fabricbios_leases_above_bound" "", Gauge, &["kind", "resource", "state"],
-        "Leases that are in a state for longer than it should take: a cut beyond cut-within-ms, before it fences. Only for \
-         states in which the node works.": |it, take| {
+        "Leases whose cut takes longer than its limit (cut-within-ms), before that fences; those that wait behind other cuts \
+         count too. Only for the state cutting.": |it, take| {
             of_each_state(it, |labels, of| {
                 if let Some(above) = of.above_bound {
                     take(labels, Value::Count(above));
@@ -177,7 +177,7 @@ metrics! {
             of_each_count(it, |labels, of| take(labels, Value::Spans(&of.late)));
         };
     "fabricbios_cuts_unproved" "", Counter, RESOURCE,
-        "Cuts whose proof failed; each fences.": |it, take| {
+        "Leases that are fenced because the end of their access is not proved.": |it, take| {
             of_each_count(it, |labels, of| take(labels, Value::Count(of.unproved)));
         };
     "fabricbios_fences" "", Counter, &["kind", "resource", "reason"],

@@ -6,7 +6,13 @@ mod machine;
 mod metrics;
 mod page;
 
-use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use fabricbios_control::Membership;
 use fabricbios_http::{
@@ -77,6 +83,8 @@ struct Monitor {
 struct Figures {
     driver: DriverFigures,
     machine: MachineFigures,
+    /// The pages of metrics in both formats, written once for all who ask.
+    pages: [OnceLock<String>; 2],
 }
 
 impl Site for Monitor {
@@ -110,8 +118,9 @@ impl Monitor {
         let format = Format::wanted(accept.unwrap_or_default());
         match self.figures.get(DRIVER_TIMEOUT).await {
             Some(figures) => {
-                let page = encode::encode(&figures, format);
-                text(StatusCode::OK, format.media_type(), page)
+                let page =
+                    figures.pages[format as usize].get_or_init(|| encode::encode(&figures, format));
+                text(StatusCode::OK, format.media_type(), page.clone())
             }
             None => json(StatusCode::SERVICE_UNAVAILABLE, &self.silent()),
         }
@@ -122,7 +131,7 @@ impl Monitor {
         let Some(figures) = self.figures.get(DRIVER_TIMEOUT).await else {
             return json(StatusCode::SERVICE_UNAVAILABLE, &self.silent());
         };
-        let health = Health::of(&figures);
+        let health = Health::of(&figures, false);
         let status = match is_good(&health) {
             true => StatusCode::OK,
             false => StatusCode::SERVICE_UNAVAILABLE,
@@ -146,7 +155,11 @@ impl Watched {
         }
         let driver = figures.await.ok()?;
         let machine = MachineFigures::now(&self.membership, &self.data_paths);
-        Some(Arc::new(Figures { driver, machine }))
+        Some(Arc::new(Figures {
+            driver,
+            machine,
+            pages: Default::default(),
+        }))
     }
 }
 

@@ -10,7 +10,7 @@ use fabricbios_lease::{
 };
 use fabricbios_wire::{
     EndCause, Epoch, Generation, InventoryExtension, LeaseError, LeaseId, NodeId, Refusal,
-    RefusalClass, ResourceId, ResourceInventory, ResourceType, health,
+    RefusalClass, ResourceId, ResourceInventory, ResourceType, admission_flags, health as healths,
 };
 
 use super::{
@@ -88,6 +88,7 @@ pub(super) fn figures() -> Figures {
         resource_id: POOL,
         lease_id: LeaseId(9),
         reason: StepError::new("unlink port", "nvme0: <script>"),
+        by_release: false,
     });
     let refusal = Refusal::new(
         LeaseError::CapacityExceeded,
@@ -117,7 +118,7 @@ pub(super) fn figures() -> Figures {
     let inventory = ResourceInventory {
         node_id: NodeId([0xab; 32]),
         epoch: Epoch(3),
-        health: health::FENCED,
+        health: healths::FENCED,
         mem_arenas: Vec::new(),
         block_devs: Vec::new(),
         cpu_caps: Vec::new(),
@@ -163,6 +164,7 @@ pub(super) fn figures() -> Figures {
                 resident_bytes: 1 << 24,
             }),
         },
+        pages: Default::default(),
     }
 }
 
@@ -217,4 +219,35 @@ fn names_are_unique_and_words_of_the_formats() {
             .iter()
             .all(|it| !it.name.ends_with("_total") && it.help.ends_with('.'))
     );
+}
+
+/// The page of /healthz for who asks, as JSON.
+fn health(figures: &Figures, is_operator: bool) -> String {
+    serde_json::to_string(&super::health::Health::of(figures, is_operator)).unwrap()
+}
+
+#[test]
+fn a_reason_that_may_name_a_lease_is_for_operators() {
+    let mut figures = figures();
+    let why = InventoryExtension::HealthReason(POOL, "destroy volume: lease 1aa8".into());
+    figures.driver.inventory.extensions.push(why);
+    assert!(health(&figures, true).contains("lease 1aa8"));
+    let told = health(&figures, false);
+    assert!(
+        !told.contains("1aa8") && told.contains("fabricctl fence list"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_node_whose_resources_are_all_fenced_or_away_is_not_ready() {
+    let mut figures = figures();
+    assert!(health(&figures, false).contains(r#""ready":true"#));
+    figures.driver.offered[0].admission = InventoryExtension::Admission {
+        resource_id: MEMORY,
+        flags: admission_flags::ABSENT,
+        forbidden: Vec::new(),
+        most: Vec::new(),
+    };
+    assert!(health(&figures, false).contains(r#""ready":false"#));
 }

@@ -4,14 +4,14 @@
 //! A thread of its own reads, one time after the other and not more often than `PAUSE`, so that neither a slow disk nor
 //! many signals delay the driver.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::pending, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use fabricbios_control::Membership;
 use fabricbios_local::LocalServer;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
-    task::{JoinError, spawn_blocking},
+    task::{JoinError, JoinHandle, spawn_blocking},
     time::{Instant, sleep_until, timeout},
 };
 
@@ -29,6 +29,8 @@ use crate::{
 const PAUSE: Duration = Duration::from_millis(200);
 /// A reading that takes longer has a line in the log.
 const SLOW: Duration = Duration::from_secs(10);
+/// How long a stop waits for a reading.
+const FINISH: Duration = Duration::from_secs(1);
 
 /// Changes the level of the log; `None`: to that of the environment.
 pub type SetLogLevel = Box<dyn Fn(Option<&str>) + Send>;
@@ -73,6 +75,8 @@ pub(crate) struct Reloads {
     given: Given,
     on_stop: OnStop,
     not_before: Instant,
+    /// The reading that is under way.
+    reading: Option<JoinHandle<Read>>,
 }
 
 /// What was read: the settings, and whether the node has another identity now.
@@ -98,6 +102,7 @@ impl Reloads {
             given: settings.given.clone(),
             on_stop: settings.on_stop.unwrap_or_default(),
             not_before: Instant::now(),
+            reading: None,
         }
     }
 
@@ -111,14 +116,48 @@ impl Reloads {
         self.on_stop = OnStop::Keep;
     }
 
-    /// Waits for the signal, and reads.
+    /// Waits for the signal, and reads. If this is given up, the next call goes on with the same reading.
     pub(crate) async fn next(&mut self) -> Outcome {
-        sleep_until(self.not_before).await;
-        self.hangups.0.recv().await;
+        if self.reading.is_none() {
+            sleep_until(self.not_before).await;
+            self.hangups.0.recv().await;
+            self.begin();
+        }
+        let Some(reading) = &mut self.reading else {
+            return pending().await;
+        };
+        let outcome = match timeout(SLOW, &mut *reading).await {
+            Ok(outcome) => outcome,
+            Err(_slow) => {
+                tracing::warn!(
+                    "SIGHUP: the configuration file or the state directory does not answer; until then nothing changes"
+                );
+                reading.await
+            }
+        };
+        self.reading = None;
+        self.not_before = Instant::now() + PAUSE;
+        outcome
+    }
+
+    /// Takes over what a signal before a stop has asked for, if it can be read in a moment.
+    pub(crate) async fn finish(&mut self, service: &Service) {
+        let is_asked = timeout(Duration::ZERO, self.hangups.0.recv()).await.is_ok();
+        if is_asked && self.reading.is_none() {
+            self.begin();
+        }
+        if self.reading.is_some()
+            && let Ok(read) = timeout(FINISH, self.next()).await
+        {
+            self.take_over(read, service);
+        }
+    }
+
+    fn begin(&mut self) {
         service_manager::reloading();
         let (read, started) = (self.source.read.clone(), self.started.clone());
         let (membership, turn) = (self.membership.clone(), self.turn.clone());
-        let mut reading = spawn_blocking(move || {
+        self.reading = Some(spawn_blocking(move || {
             let settings = read();
             // Only then: one broken file changes nothing at all.
             let identity = match &settings {
@@ -129,18 +168,7 @@ impl Reloads {
                 Err(_) => Ok(false),
             };
             (settings, identity)
-        });
-        let outcome = match timeout(SLOW, &mut reading).await {
-            Ok(outcome) => outcome,
-            Err(_slow) => {
-                tracing::warn!(
-                    "SIGHUP: the configuration file or the state directory does not answer; until then nothing changes"
-                );
-                reading.await
-            }
-        };
-        self.not_before = Instant::now() + PAUSE;
-        outcome
+        }));
     }
 
     /// Takes over what was read, as far as it can change now, and says so in the log.

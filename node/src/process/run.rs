@@ -187,6 +187,7 @@ async fn until_stopped(
             read = reloads.next() => reloads.take_over(read, service),
         }
     };
+    reloads.finish(service).await;
     if for_restart {
         reloads.keep_leases();
     }

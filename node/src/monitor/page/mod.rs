@@ -40,6 +40,8 @@ use crate::{
 
 /// Browsers that watch at once, of operators and of others: on loopback the others are any local users.
 const STREAMS_MAX: usize = 8;
+/// For how long an end is shown. The table knows it a little longer.
+const KNOWN_MS: u64 = 10 * 60 * 1000;
 /// How often a browser that watches is told.
 const EVERY: Duration = Duration::from_secs(2);
 /// What a page may load: its own style and script, and the events. Nobody frames it, and it sends nothing.
@@ -85,7 +87,9 @@ impl Page {
     pub(super) async fn refresh(&self, driver: &Sender<Input>, last: &Latest<Arc<Figures>>) {
         let ask = async || {
             let figures = last.get(DRIVER_TIMEOUT).await?;
-            let ended = figures.driver.tally.last_ends.iter().rev().copied();
+            let is_known = clock::now().unix_ms.saturating_sub(KNOWN_MS);
+            let ended = figures.driver.tally.last_ends.iter().rev();
+            let ended = ended.filter(|(_, at)| *at >= is_known).map(|(id, _)| *id);
             Some(Told::now(driver, ended).await)
         };
         // The figures may come later.
@@ -186,7 +190,7 @@ impl Monitor {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let view = View {
-            health: Health::of(&figures),
+            health: Health::of(&figures, is_operator),
             figures: &figures,
             charts: samples.charts(Instant::now()),
             now_unix_ms: clock::now().unix_ms,

@@ -69,7 +69,7 @@ fn overview() -> String {
         leases,
     };
     let view = View {
-        health: Health::of(&figures),
+        health: Health::of(&figures, true),
         figures: &figures,
         charts: html! {},
         now_unix_ms: NOW,
