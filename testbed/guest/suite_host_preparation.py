@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-# lab: one-vm smp=4
+# lab: one-vm alone smp=4 full
 # covers: node/src/kinds docs/host-preparation.md
 """A bare machine is prepared by the commands of docs/host-preparation.md alone, as far as a guest has what they name; then
 `fabricbiosd check` finds nothing missing, and a node leases memory in huge pages, blocks over NVMe/TCP, a core and a
