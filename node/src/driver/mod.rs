@@ -558,10 +558,9 @@ impl<E: Environment> Driver<E> {
 
     /// For metrics and health. Looks at no lease, but at those that are in a state for too long.
     fn figures(&self) -> DriverFigures {
-        let at = self.environment.now().boot;
         DriverFigures {
             offered: self.table.availability().collect(),
-            states: self.table.figures(at),
+            states: self.table.figures(self.environment.now().boot),
             inventory: self.structured_inventory(),
             tally: self.tally.clone(),
             waiting: self.mailbox.waiting(),
@@ -569,7 +568,6 @@ impl<E: Environment> Driver<E> {
             journal: self.environment.journal(),
             unwritable: self.unwritable.as_ref().map(ToString::to_string),
             is_draining: self.draining.is_some(),
-            at,
         }
     }
 

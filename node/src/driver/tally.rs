@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use fabricbios_lease::{Availability, BootTime, Histogram, Note, Report, StateFigures};
+use fabricbios_lease::{Availability, Histogram, Note, Report, StateFigures};
 use fabricbios_wire::{LeaseId, Refusal, Request, ResourceId, ResourceInventory, ResourceType};
 
 use crate::{driver::mailbox::Waiting, journal::JournalFigures};
@@ -18,7 +18,8 @@ pub struct Tally {
     /// Refusals, by the kind that was asked for, class and code. `None`: no kind was named, or one that this program does
     /// not know.
     pub refusals: BTreeMap<(Option<ResourceType>, &'static str, &'static str), u64>,
-    /// The last leases that ended clean, the last at the end.
+    /// The last leases that ended clean, the last at the end, with the time at which their access had ended: milliseconds since
+    /// 1970.
     pub last_ends: VecDeque<(LeaseId, u64)>,
 }
 
@@ -64,8 +65,6 @@ pub struct DriverFigures {
     pub unwritable: Option<String>,
     /// The node is going down and grants nothing.
     pub is_draining: bool,
-    /// When these figures were true.
-    pub at: BootTime,
 }
 
 impl Tally {

@@ -5,8 +5,7 @@ use std::{env, fs, path::PathBuf, time::Duration};
 
 use fabricbios_fallback_udp::Tally as Datagrams;
 use fabricbios_lease::{
-    Availability, BindingId, BootTime, CutTime, Histogram, Note, Proof, State, StateFigures,
-    StepError,
+    Availability, BindingId, CutTime, Histogram, Note, Proof, State, StateFigures, StepError,
 };
 use fabricbios_wire::{
     EndCause, Epoch, Generation, InventoryExtension, LeaseError, LeaseId, NodeId, Refusal,
@@ -143,7 +142,6 @@ pub(super) fn figures() -> Figures {
             },
             unwritable: None,
             is_draining: false,
-            at: BootTime(1),
         },
         machine: MachineFigures {
             node_id: NodeId([0xab; 32]),
