@@ -202,8 +202,8 @@ impl Provider {
         }
     }
 
-    /// Remediation of a fenced resource: cuts and releases each of these leases by its name alone, then looks for
-    /// strays and repairs the store. Leases in use are not touched.
+    /// Remediation of a fenced resource: takes away its strays, cuts and releases each of these leases by its name
+    /// alone, and repairs the store. Leases in use are not touched.
     ///
     /// # Errors
     /// Objects or data of a lease may remain.
@@ -213,6 +213,9 @@ impl Provider {
         leases: &[(BindingId, Placement)],
     ) -> Result<(), StepError> {
         let store = self.store(resource_id)?;
+        // A stray may have a part that the table gave to one of these leases, which then cannot be cleaned. A stray that
+        // stays keeps no lease from its end.
+        let strays = self.remove_strays(resource_id, leases);
         for (binding_id, placement) in leases {
             let binding_id = *binding_id;
             // A late release may run at the same time.
@@ -222,7 +225,7 @@ impl Provider {
             });
             self.or_fenced(binding_id, taken)?;
         }
-        self.remove_strays(resource_id)?;
+        strays?;
         store.repair()
     }
 

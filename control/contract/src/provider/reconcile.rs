@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use fabricbios_lease::{BindingId, StepError};
+use fabricbios_lease::{BindingId, Placement, StepError};
 use fabricbios_wire::{Generation, LeaseId, ResourceId};
 
 use super::Provider;
@@ -111,9 +111,18 @@ impl Provider {
         Ok(strays)
     }
 
-    /// In a remediation: removes the strays that this process does not know.
-    pub(super) fn remove_strays(&self, resource_id: ResourceId) -> Result<(), StepError> {
-        let is_stray = |id: &LeaseId| self.leases().find(*id).here().is_none();
+    /// In a remediation of these leases: removes the strays that this process does not know.
+    pub(super) fn remove_strays(
+        &self,
+        resource_id: ResourceId,
+        leases: &[(BindingId, Placement)],
+    ) -> Result<(), StepError> {
+        let is_stray = |id: &LeaseId| {
+            self.leases().find(*id).here().is_none()
+                && leases
+                    .iter()
+                    .all(|(binding_id, _)| binding_id.lease_id != *id)
+        };
         for lease_id in self.everything()?.into_iter().filter(is_stray) {
             if self.resources_of(lease_id)?.contains(&resource_id) {
                 if self.taking_away().contains(&lease_id) {

@@ -538,6 +538,31 @@ fn a_remediation_takes_a_stray_away_whose_removal_panicked() {
 }
 
 #[test]
+fn a_remediation_takes_a_stray_away_that_is_in_the_way_of_a_lease() {
+    let world = World::new();
+    // The table does not know the part of a stray, and gave it to lease 1.
+    world.put("part", LeaseId(9));
+    let leases = [(binding_id(1), EXTENT.into())];
+    world.provider.reset(POOL, &leases).unwrap();
+    assert!(world.is_empty());
+}
+
+#[test]
+fn a_remediation_ends_its_leases_beside_a_stray_that_stays() {
+    let world = World::bound();
+    world.put("udp", LeaseId(9));
+    world.put("part", LeaseId(9));
+    let nobody_removes = |removals: Vec<Removal>| std::mem::forget(removals);
+    let known = BTreeSet::from([binding_id(1).lease_id]);
+    world.provider.reconcile(&known, nobody_removes).unwrap();
+    let leases = [(binding_id(1), EXTENT.into())];
+    let refused = world.provider.reset(POOL, &leases).unwrap_err();
+    let why = format!("lease {} is still being taken away", LeaseId(9));
+    assert_eq!(refused.detail, why);
+    assert_eq!(world.ids("part"), [LeaseId(9)]);
+}
+
+#[test]
 fn access_ends_by_the_name_alone() {
     let world = World::new();
     world.put("rdma", LeaseId(5));

@@ -91,11 +91,17 @@ impl Store for FakeStore {
     fn release(
         &self,
         binding_id: BindingId,
-        _: Option<&Placement>,
+        placement: Option<&Placement>,
         progress: &dyn Fn(),
     ) -> Result<Proof, StepError> {
         progress();
         self.0.proves("release")?;
+        // Every placement is the same: a real store claims it to clean it.
+        let others = self.0.ids("part");
+        let is_taken = !others.is_empty() && !others.contains(&binding_id.lease_id);
+        if placement.is_some() && is_taken {
+            return Err(StepError::new("claim", "another lease has it"));
+        }
         for path in ["rdma", "udp"] {
             assert!(
                 !self.0.has(path, binding_id.lease_id),
