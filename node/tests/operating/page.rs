@@ -1,13 +1,13 @@
 //! The page of a running node for people: real requests over TCP, and a real browser where one is installed.
 
 use std::{
-    fs,
+    env, fs,
     os::unix::fs::MetadataExt,
     process::{Child, Command, Stdio},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-use fabricbios_wire::{LeaseId, Request, ResourceType};
+use fabricbios_wire::{LeaseAllocRequest, LeaseId, Request, ResourceType, Transport};
 use nix::sys::signal::Signal;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -248,7 +248,19 @@ async fn a_browser_shows_the_page_and_what_the_node_tells() {
     let at = daemon.metrics.as_deref().unwrap();
     let url = format!("http://{at}{}", log_in_path(&place, &daemon));
     let client = daemon.client(&place.admin()).await;
-    let lease = alloc(&client, ResourceType::Mem).await;
+    let large = LeaseAllocRequest::new(ResourceType::Mem, 640 << 10, 600);
+    let large = LeaseAllocRequest {
+        transport: Transport::Udp,
+        ..large
+    };
+    let lease = client.alloc_async(large).await.expect("granted");
+    let load = tokio::spawn(async move {
+        loop {
+            let brief = alloc(&client, ResourceType::Mem).await;
+            let freed = Request::LeaseFree(brief.lease_id);
+            client.lease_async(freed).await.expect("it is freed");
+        }
+    });
     let browser = |home: &str| {
         let mut browser = Command::new("chromium");
         browser.args(["--headless", "--no-sandbox", "--disable-gpu"]);
@@ -283,4 +295,24 @@ async fn a_browser_shows_the_page_and_what_the_node_tells() {
         }
         assert!(begin.elapsed() < PATIENCE, "{told}");
     }
+    // For the documentation, with 45 samples in its charts.
+    if let Ok(directory) = env::var("PICTURES") {
+        let points = |page: &str| {
+            let line = page.split_once("<polyline points=\"")?.1.split_once('"')?.0;
+            Some(line.split(' ').count())
+        };
+        while points(&get(&daemon, "/", HERE, "").await.2) < Some(45) {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        for (scheme, number) in [("dark", 0), ("light", 1)] {
+            let mut drawing = browser(scheme);
+            drawing.args(["--window-size=1100,1000", "--hide-scrollbars", &url]);
+            drawing.arg(format!("--blink-settings=preferredColorScheme={number}"));
+            drawing.arg(format!("--screenshot={directory}/page-{scheme}.png"));
+            let drawn = tokio::task::spawn_blocking(move || drawing.status());
+            assert!(drawn.await.unwrap().expect("a browser").success());
+        }
+    }
+    assert!(!load.is_finished(), "the node went on granting leases");
+    load.abort();
 }
