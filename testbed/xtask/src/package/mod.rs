@@ -4,6 +4,7 @@
 //! lists of crates, changelogs) is in `generated/` beside the programs.
 
 mod crates;
+mod symbols;
 
 use crate::cargo::{self, calling_cargo, cargo, output, program};
 use crate::lab::say;
@@ -104,8 +105,12 @@ fn make(layout: &Layout, profile: Profile, out: &Path) -> Result<Vec<PathBuf>> {
         }
         let mut command = built.with(calling_cargo(layout, "cargo", &words)?);
         command.arg("--output").arg(out);
-        let paths = output(command)?;
-        made.extend(paths.lines().map(PathBuf::from));
+        for path in output(command)?.lines().map(PathBuf::from) {
+            if path.extension().is_some_and(|it| it == "ddeb") {
+                symbols::complete(layout, &built, package, &path)?;
+            }
+            made.push(path);
+        }
     }
     Ok(made)
 }
