@@ -135,6 +135,7 @@ pub(crate) fn python(layout: &Layout) -> Result<Outcome> {
         "testbed/guest",
         "testbed/metrics",
         "testbed/vectors",
+        "testbed/versions",
         "examples",
         "client/python/python/fabricbios",
     ];

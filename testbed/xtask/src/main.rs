@@ -5,10 +5,12 @@
 //!
 //! Read first: `test.rs`, the list of all checks.
 
+mod across_versions;
 mod affected;
 mod bench;
 mod blktests;
 mod cargo;
+mod checkout;
 mod checks;
 mod compare;
 mod demo;
@@ -82,6 +84,8 @@ enum Task {
     StandIns,
     /// Make the Debian packages of node, client and scheduler
     Package(package::Arguments),
+    /// Run nodes and clients of this version and of an earlier one with each other
+    AcrossVersions(across_versions::Arguments),
     /// Run a check that needs another toolchain or target: the oldest Rust, aarch64, Miri
     Toolchain(toolchain::Arguments),
     /// Show what the lab and the tests need and this host lacks; install it with --yes
@@ -110,6 +114,7 @@ fn main() -> ExitCode {
         Task::Lab(arguments) => lab::run(&layout, &arguments),
         Task::StandIns => stand_ins::command(&layout),
         Task::Package(arguments) => package::run(&layout, &arguments),
+        Task::AcrossVersions(arguments) => across_versions::run(&layout, &arguments),
         Task::Toolchain(arguments) => toolchain::run_check(&layout, &arguments),
         Task::Setup(arguments) => lab::setup(&layout, &arguments),
     };

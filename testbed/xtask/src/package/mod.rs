@@ -7,6 +7,7 @@ mod crates;
 mod symbols;
 
 use crate::cargo::{self, calling_cargo, cargo, output, program};
+use crate::checkout;
 use crate::lab::say;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
@@ -231,19 +232,7 @@ fn same_from_another_directory(layout: &Layout, profile: Profile, first: &[PathB
     }
     let place = layout.target().join("package-elsewhere");
     let shown = place.display().to_string();
-    if place.exists() {
-        cargo::run(program(
-            layout,
-            "git",
-            &["worktree", "remove", "--force", &shown],
-        ))?;
-    }
-    cargo::run(program(
-        layout,
-        "git",
-        &["worktree", "add", "--quiet", "--detach", &shown, "HEAD"],
-    ))?;
-    let other = Layout::elsewhere(layout, &place);
+    let other = checkout::make(layout, &place, "HEAD")?;
     let second = make(&other, profile, &place.join("packages"));
     let compared = second.and_then(|second| {
         for (one, other) in first.iter().zip(&second) {
@@ -266,11 +255,7 @@ fn same_from_another_directory(layout: &Layout, profile: Profile, first: &[PathB
         }
     });
     if compared.is_ok() {
-        cargo::run(program(
-            layout,
-            "git",
-            &["worktree", "remove", "--force", &shown],
-        ))?;
+        checkout::remove(layout, &place)?;
     }
     compared
 }
