@@ -200,6 +200,7 @@ impl LeaseTable {
             self.note(Note::NotBound {
                 lease_id: binding_id.lease_id,
                 resource_id: binding_id.resource_id,
+                tenant: tenant.clone(),
                 is_new,
                 error: error.clone(),
             });
@@ -237,9 +238,14 @@ impl LeaseTable {
     ) {
         let Err(error) = outcome else { return };
         let lease_id = binding_id.lease_id;
+        let Some(lease) = self.leases.get(&lease_id) else {
+            return;
+        };
+        let tenant = String::from(&*lease.tenant);
         self.note(Note::NotBound {
             lease_id,
             resource_id: binding_id.resource_id,
+            tenant,
             is_new: true,
             error,
         });

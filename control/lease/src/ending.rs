@@ -95,9 +95,11 @@ impl LeaseTable {
             State::Binding => {
                 let resource_id = lease.resource_id;
                 let bind_within = self.policy.bind_within;
+                let tenant = String::from(&*lease.tenant);
                 self.note(Note::NotBound {
                     lease_id: id,
                     resource_id,
+                    tenant,
                     is_new: true,
                     error: StepError::new("bind", not_done_within(bind_within)),
                 });

@@ -86,6 +86,8 @@ pub enum Note {
         lease_id: LeaseId,
         /// Its resource.
         resource_id: ResourceId,
+        /// Its tenant.
+        tenant: String,
         /// Whether a request for a new lease was refused, and nothing but the node is at fault.
         is_new: bool,
         /// The error.

@@ -95,6 +95,7 @@ mod tests {
         let note = Note::NotBound {
             lease_id: LeaseId(1),
             resource_id: ID,
+            tenant: "alice".into(),
             is_new,
             error: StepError::new("open a window", "/dev/x: EIO"),
         };

@@ -75,9 +75,12 @@ pub(crate) fn log(note: &Note) {
             );
         }
         Note::NotBound {
-            lease_id, error, ..
+            lease_id,
+            tenant,
+            error,
+            ..
         } => {
-            tracing::warn!(%lease_id, %error, "no binding could be made");
+            tracing::warn!(%lease_id, %tenant, %error, "no binding could be made");
         }
         Note::Cut {
             binding_id,

@@ -211,6 +211,7 @@ fn what_is_wrong_inside_the_node_is_for_its_log() {
     let logged = Note::NotBound {
         lease_id: bind.binding_id.lease_id,
         resource_id: bind.binding_id.resource_id,
+        tenant: "alice".into(),
         is_new: true,
         error: stuck,
     };
