@@ -206,6 +206,21 @@ fn a_sighup_during_the_start_is_obeyed_after_it_and_during_a_stop_never() {
     assert_eq!(place.log().matches("SIGHUP:").count(), 1, "{}", place.log());
 }
 
+#[tokio::test]
+async fn what_a_sighup_right_before_a_stop_asks_for_holds_of_the_stop() {
+    let place = Place::new();
+    let words = with_file(&place, "on-stop = \"end\"");
+    let daemon = place.start(&words);
+    let leases = lease_both(&daemon, &place.admin()).await;
+    with_file(&place, "on-stop = \"keep\"");
+    hang_up(&daemon);
+    assert!(daemon.end(Signal::SIGTERM).success(), "{}", place.log());
+    let log = place.log();
+    assert!(log.contains("leases stay (on-stop = keep"), "{log}");
+    let daemon = place.start(&words);
+    both_go_on(&daemon, &place.admin(), &leases).await;
+}
+
 /// Access over UDP ends with the process; the lab shows how the watchdog ends that of the kernel's target
 /// (`suite_block_restart`).
 #[tokio::test]
