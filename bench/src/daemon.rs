@@ -161,6 +161,11 @@ impl Daemon {
         self.metrics.as_deref()
     }
 
+    /// The address at which an operator logs in to its pages.
+    pub(crate) fn page_url(&self) -> anyhow::Result<String> {
+        Ok(fs::read_to_string(self.state_dir.join("page.url"))?)
+    }
+
     /// The identity file of a tenant from [`Daemon::tenant`].
     pub(crate) fn identity(&self, name: &str) -> PathBuf {
         self.state_dir.join(format!("{name}.identity"))

@@ -21,6 +21,7 @@ mod grant;
 mod heap;
 mod lease_table;
 mod net;
+mod page;
 mod pairs;
 mod place;
 mod python;
@@ -70,6 +71,8 @@ enum Bench {
     /// A scrape of the metrics of a node by its live leases, and its grants beside a collector against without; needs
     /// `fabricbiosd` beside this program
     Scrape(scrape::Options),
+    /// The page of a node by its live leases, as an operator gets it: bytes and time; needs `fabricbiosd` beside this program
+    Page(page::Options),
     /// Operations of the lease table with a million idle leases against one with a thousand
     LeaseTable(lease_table::Options),
     /// A scheduler's choice of nodes over 10,000 nodes that are nine tenths full, against 100 such nodes
@@ -118,6 +121,7 @@ impl Bench {
             Self::Decision(options) => decision::run(&options),
             Self::Footprint(options) => footprint::run(&options),
             Self::Scrape(options) => scrape::run(&options),
+            Self::Page(options) => page::run(&options),
             Self::Fleet(options) => fleet::run(&options),
             Self::Fbmu(options) => fbmu::run(&options),
             Self::FbbuNbd(options) => fbbu::run(&options),
