@@ -1,6 +1,10 @@
 //! A node that joins a fabric of many nodes.
 
-use std::{fs, process::Output, time::SystemTime};
+use std::{
+    fs,
+    process::Output,
+    time::{Duration, SystemTime},
+};
 
 use fabricbios_client::{Error, Identity, Node};
 use fabricbios_fabric::{FabricDirectory, Member};
@@ -28,12 +32,22 @@ pub(crate) fn text(output: &Output) -> String {
 
 /// Asks for a certificate as the node does, and signs it into this file.
 pub(crate) fn signed(place: &Place, fabric: &FabricDirectory, answer: &str) {
+    signed_for(place, fabric, answer, None);
+}
+
+/// The same, for this time.
+pub(crate) fn signed_for(
+    place: &Place,
+    fabric: &FabricDirectory,
+    answer: &str,
+    validity: Option<Duration>,
+) {
     let request = place.run(&["node-request", "--state-dir=state"]);
     assert!(request.status.success(), "{}", text(&request));
     let request = String::from_utf8(request.stdout).unwrap();
     let member = Member::Node(vec!["rack=r7".parse().unwrap()]);
     let signed = fabric
-        .sign(&request, &member, None, SystemTime::now())
+        .sign(&request, &member, validity, SystemTime::now())
         .unwrap();
     fs::write(place.at(answer), signed.pem).unwrap();
 }

@@ -6,6 +6,7 @@
     reason = "a test that cannot go on says why"
 )]
 
+mod alerts;
 mod announced;
 mod backup;
 mod check;

@@ -32,8 +32,8 @@ async fn ask(daemon: &Daemon, path: &str, accept: &str) -> (u16, String, String)
     (status, head.to_lowercase(), body.to_owned())
 }
 
-/// The samples of a scrape, which is newer than all before: name with labels, and value.
-async fn scrape(daemon: &Daemon) -> BTreeMap<String, f64> {
+/// A page of metrics, which is newer than all before.
+pub(crate) async fn page_of(daemon: &Daemon) -> String {
     // An answer serves all who ask within half a second.
     tokio::time::sleep(Duration::from_millis(600)).await;
     let (status, head, page) = ask(daemon, "/metrics", "*/*").await;
@@ -42,12 +42,21 @@ async fn scrape(daemon: &Daemon) -> BTreeMap<String, f64> {
         head.contains("content-type: text/plain; version=0.0.4"),
         "{head}"
     );
+    page
+}
+
+/// The samples of a page: name with labels, and value.
+pub(crate) fn samples(page: &str) -> BTreeMap<String, f64> {
     let samples = page.lines().filter(|it| !it.starts_with('#'));
     let samples = samples.map(|line| {
         let (name, value) = line.rsplit_once(' ').expect("a sample");
         (name.to_owned(), value.parse().expect("a number"))
     });
     samples.collect()
+}
+
+async fn scrape(daemon: &Daemon) -> BTreeMap<String, f64> {
+    samples(&page_of(daemon).await)
 }
 
 #[tokio::test(flavor = "multi_thread")]

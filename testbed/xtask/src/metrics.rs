@@ -35,7 +35,30 @@ pub(crate) fn step(layout: &Layout) -> Result<Outcome> {
     ] {
         cargo::run(program(layout, &promtool, &words))?;
     }
+    on_a_node(layout, &python, &promtool)?;
     Ok(Outcome::Passed)
+}
+
+/// The alerts before the scrapes of running nodes that tests have brought into trouble.
+fn on_a_node(layout: &Layout, python: &str, promtool: &str) -> Result<()> {
+    let scrapes = layout.target().join("scrapes");
+    // It is there if the step ran before.
+    std::fs::remove_dir_all(&scrapes).ok();
+    std::fs::create_dir_all(&scrapes)?;
+    let words = [
+        "nextest",
+        "run",
+        "-p",
+        "fabricbios-node",
+        "--test",
+        "operating",
+    ];
+    let mut provoke = cargo::cargo(layout, &[&words[..], &["alerts::"]].concat())?;
+    provoke.env("SCRAPES", &scrapes);
+    cargo::run(provoke)?;
+    let scrapes = scrapes.display().to_string();
+    let words = ["testbed/metrics/provoked.py", promtool, &scrapes];
+    cargo::run(program(layout, python, &words))
 }
 
 /// Debian's promtool, taken out of its package: installed, the package would start a server.

@@ -337,7 +337,7 @@ fn steps(suites: &Suites) -> Vec<Step> {
             ..host(
                 "metrics",
                 "pages of metrics and alerts, before the parsers of Prometheus",
-                &[Python],
+                &[Build, Nextest, Python],
                 crate::metrics::step,
             )
         },
