@@ -15,7 +15,7 @@ use clap::Args;
 use fabricbios_client::{Identity, Node};
 use fabricbios_control::Membership;
 use fabricbios_fabric::Fabric;
-use fabricbios_helper::Program;
+use fabricbios_helper::{InFlight, Program};
 use fabricbios_node::{
     journal::past::Past, kinds::gpu::GpuParts, kinds::memory, process::service::Service,
     settings::Settings,
@@ -92,6 +92,7 @@ fn start(state_dir: &Path) -> anyhow::Result<(Service, Node)> {
         vec![offered],
         GpuParts::default(),
         Vec::new(),
+        InFlight::default(),
     )?;
     let identity = Identity::load(admin)?;
     let node = Node::connect(&service.local_addr().to_string(), &identity)?;

@@ -195,6 +195,12 @@ impl LeaseTable {
         self.leases.get(&id).map(|lease| lease.placement.amount())
     }
 
+    /// The kind of a live lease.
+    #[must_use]
+    pub fn kind(&self, id: LeaseId) -> Option<ResourceType> {
+        self.leases.get(&id).map(|lease| lease.kind)
+    }
+
     /// Leases on record, alive or ended.
     #[must_use]
     pub fn records(&self) -> usize {

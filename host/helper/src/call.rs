@@ -185,7 +185,7 @@ type Answer = dyn Fn(&[u8], &Caller) -> Result<(), ChannelError> + Send + Sync;
 
 /// Handles the calls of one name.
 pub struct Handler {
-    name: &'static str,
+    pub(crate) name: &'static str,
     answer: Box<Answer>,
 }
 

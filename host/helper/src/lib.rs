@@ -11,6 +11,7 @@
 //! Read first: `supervisor.rs`, the process that starts the others.
 
 mod call;
+mod in_flight;
 mod lock;
 mod pidfd;
 mod program;
@@ -19,6 +20,7 @@ mod session;
 mod supervisor;
 
 pub use call::{Call, Caller, Failure, Handler};
+pub use in_flight::InFlight;
 pub use lock::FileBytes;
 pub use pidfd::{Pidfd, set_niceness};
 pub use program::Program;

@@ -8,6 +8,7 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::MsgFlags;
 
 use crate::call::{Call, Failure, NamedCall, Report};
+use crate::in_flight::InFlight;
 use crate::pidfd::Pidfd;
 
 /// A helper process that makes calls, one after the other. Dropping the session kills the process. A process that waits
@@ -18,6 +19,7 @@ pub struct Session {
     pub(crate) pid: u32,
     /// `None`: a thread makes the calls, for tests.
     pub(crate) process: Option<Pidfd>,
+    pub(crate) in_flight: InFlight,
 }
 
 /// Why there is no answer to a call.
@@ -77,6 +79,7 @@ impl Session {
         silence_max: Duration,
         progress: &dyn Fn(&str),
     ) -> Result<C::Answer, CallError> {
+        let _begun = self.in_flight.begin(C::NAME);
         let pid = self.pid;
         let lost = |error| CallError::Lost { pid, error };
         let name = C::NAME.to_owned();

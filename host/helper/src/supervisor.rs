@@ -18,6 +18,7 @@ use nix::unistd::{ForkResult, Pid, close, fork, getpid, getppid};
 use serde::{Deserialize, Serialize};
 
 use crate::call::{CHANNEL, Call, Caller, Handler};
+use crate::in_flight::InFlight;
 use crate::pidfd::{Pidfd, set_niceness};
 use crate::{CallError, Program, Session};
 
@@ -33,7 +34,7 @@ enum Began {
 
 /// Starts a helper process for each session. If the supervisor has died, the next call replaces it.
 #[derive(Clone, Debug)]
-pub struct Supervisor(Arc<Inner>);
+pub struct Supervisor(Arc<Inner>, InFlight);
 
 #[derive(Debug)]
 struct Inner {
@@ -93,20 +94,32 @@ impl Supervisor {
             argument: argument.to_owned(),
             lock,
         };
-        Self(Arc::new(Inner {
-            kind,
-            running: Mutex::default(),
-        }))
+        Self::of(kind, InFlight::default())
+    }
+
+    fn of(kind: Kind, in_flight: InFlight) -> Self {
+        let running = Mutex::default();
+        Self(Arc::new(Inner { kind, running }), in_flight)
+    }
+
+    /// The same supervisor, which counts the calls of these handlers while they are in flight.
+    #[must_use]
+    pub fn counting(self, handlers: &[Handler]) -> Self {
+        Self(self.0, InFlight::of(handlers))
+    }
+
+    /// The calls in flight, of all clones of this.
+    #[must_use]
+    pub fn in_flight(&self) -> InFlight {
+        self.1.clone()
     }
 
     /// For tests: makes calls in threads of this process.
     #[doc(hidden)]
     #[must_use]
     pub fn of_threads(handlers: Vec<Handler>) -> Self {
-        Self(Arc::new(Inner {
-            kind: Kind::Threads(Arc::new(handlers)),
-            running: Mutex::default(),
-        }))
+        let in_flight = InFlight::of(&handlers);
+        Self::of(Kind::Threads(Arc::new(handlers)), in_flight)
     }
 
     /// Makes one call in a separate process; see [`Session::ask`].
@@ -127,11 +140,11 @@ impl Supervisor {
     /// # Errors
     /// [`CallError::NotStarted`], also after a second try with a new supervisor.
     pub fn session(&self) -> Result<Session, CallError> {
-        let begun = match self.0.begin() {
+        let begun = match self.0.begin(&self.1) {
             Err(NotBegun::Supervisor(number, error)) => {
                 tracing::warn!(%error, "the process that starts helper processes is replaced");
                 self.0.give_up(number);
-                self.0.begin()
+                self.0.begin(&self.1)
             }
             begun => begun,
         };
@@ -160,7 +173,7 @@ impl Inner {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn begin(&self) -> Result<Session, NotBegun> {
+    fn begin(&self, in_flight: &InFlight) -> Result<Session, NotBegun> {
         let (mut ours, its) = Channel::pair(CHANNEL)?;
         let number = match &self.kind {
             Kind::Process { .. } => self.hand_over(its)?,
@@ -180,6 +193,7 @@ impl Inner {
                 process: ours.take_descriptor().map(Pidfd::from),
                 channel: ours,
                 pid,
+                in_flight: in_flight.clone(),
             }),
             Ok(Some(Began::Refused(errno))) => {
                 Err(NotBegun::Refused(io::Error::from_raw_os_error(errno)))

@@ -96,6 +96,22 @@ fn a_call_that_hangs_is_given_up_and_holds_up_no_other() {
 }
 
 #[test]
+fn a_call_counts_as_in_flight_until_it_is_answered_or_given_up() {
+    let (supervisor, release) = supervisor();
+    let of_hang = || {
+        let calls = supervisor.in_flight();
+        let mut all = calls.now();
+        all.find(|(name, _)| *name == Hang::NAME).unwrap().1
+    };
+    let heard = RefCell::new(Vec::new());
+    let note = |_: &str| heard.borrow_mut().push(of_hang());
+    supervisor.call(&Hang, BRIEF, &note).unwrap_err();
+    assert_eq!(heard.into_inner(), [1]);
+    assert_eq!(of_hang(), 0);
+    drop(release);
+}
+
+#[test]
 fn a_failure_has_the_number_that_the_system_gave() {
     let (supervisor, _release) = supervisor();
     let read = ReadFirst::of("/nonexistent".as_ref());

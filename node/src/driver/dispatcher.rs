@@ -19,6 +19,7 @@ use fabricbios_wire::{PeerChange, ResourceId, ResourceType};
 use crate::{
     driver::{
         fair::Owner,
+        load::{Loads, PoolFigures},
         release_retry::{self, ReleaseRetry},
         workers::{Job, Urgency, WorkerPool},
     },
@@ -68,6 +69,7 @@ pub struct Dispatcher {
     threads: Box<dyn Threads>,
     resources: HashMap<ResourceId, Resource>,
     kinds: HashMap<ResourceType, OfKind>,
+    loads: Loads,
     on_report: OnReport,
 }
 
@@ -78,16 +80,6 @@ struct OfKind {
     ending: Pool,
     proving: Pool,
     opening: Pool,
-}
-
-impl OfKind {
-    fn new(threads: &dyn Threads) -> Self {
-        Self {
-            ending: threads.pool("ending", 64, Urgency::Deadline),
-            proving: threads.pool("proving", 64, Urgency::Deadline),
-            opening: threads.pool("opening", 64, Urgency::Usual),
-        }
-    }
 }
 
 /// The provider and the pools of one resource: a stuck or slow call delays only this resource.
@@ -124,26 +116,50 @@ impl Dispatcher {
             threads,
             resources: HashMap::new(),
             kinds: HashMap::new(),
+            loads: Loads::default(),
             on_report,
         }
     }
 
     /// Adds a resource of this kind. `provider` has its store.
     pub fn add(&mut self, kind: ResourceType, offer: &Offer, provider: Arc<Provider>) {
-        let threads = &*self.threads;
-        let release_retry = threads.retry(&provider, self.on_report.clone());
+        let release_retry = self.threads.retry(&provider, self.on_report.clone());
         let resource = Resource {
             provider,
             releases_later: offer.durability.leases_stay(),
             confirms: offer.durability == Durability::Machine,
-            of_kind: { self.kinds.entry(kind) }
-                .or_insert_with(|| OfKind::new(threads))
-                .clone(),
-            preparing: threads.pool("preparing", 16, Urgency::Usual),
-            cleaning: threads.pool("cleaning", 16, Urgency::Usual),
+            of_kind: self.of_kind(kind),
+            preparing: self.pool(kind, "preparing", 16, Urgency::Usual),
+            cleaning: self.pool(kind, "cleaning", 16, Urgency::Usual),
             release_retry,
         };
         self.resources.insert(offer.resource_id, resource);
+    }
+
+    fn of_kind(&mut self, kind: ResourceType) -> OfKind {
+        if let Some(there) = self.kinds.get(&kind) {
+            return there.clone();
+        }
+        let made = OfKind {
+            ending: self.pool(kind, "ending", 64, Urgency::Deadline),
+            proving: self.pool(kind, "proving", 64, Urgency::Deadline),
+            opening: self.pool(kind, "opening", 64, Urgency::Usual),
+        };
+        self.kinds.insert(kind, made.clone());
+        made
+    }
+
+    /// A pool whose jobs are counted.
+    fn pool(&mut self, kind: ResourceType, name: &'static str, most: usize, of: Urgency) -> Pool {
+        let load = self.loads.of(kind, name);
+        let pool = self.threads.pool(name, most, of);
+        Arc::new(move |owner, job| pool(owner, load.counts(job)))
+    }
+
+    /// What waits and runs.
+    #[must_use]
+    pub fn pools(&self) -> Vec<PoolFigures> {
+        self.loads.now()
     }
 
     /// Runs the jobs of a start side by side. Waits for them, at most [`STRAYS_PATIENCE`].

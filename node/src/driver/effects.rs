@@ -3,7 +3,7 @@
 use std::{mem, sync::Arc};
 
 use fabricbios_lease::{After, Change as TableChange, Effect, Order, StepError, Ticket};
-use fabricbios_wire::{Answer, LeaseError, Refusal, RefusalClass};
+use fabricbios_wire::{Answer, LeaseError, LeaseId, Refusal, RefusalClass};
 
 use super::{Driver, Environment, RELEASED_A_TURN, log_note};
 use crate::{
@@ -120,25 +120,29 @@ impl<E: Environment> Driver<E> {
             if let After::Grant(binding_id) = after {
                 self.table
                     .on_grant_lost(self.environment.now(), binding_id.lease_id);
-                self.reply(ticket, Err(unwritten(error)));
+                self.refuse(ticket, binding_id.lease_id, unwritten(error));
                 continue;
             }
-            if matches!(after, After::Repeat(_)) {
-                self.reply(ticket, Err(unwritten_before(error)));
+            if let After::Repeat(id) = after {
+                self.refuse(ticket, id, unwritten_before(error));
                 continue;
             }
-            let told = match answer {
-                Ok(_) => Err(Refusal::new(
-                    LeaseError::Internal,
-                    RefusalClass::Transient,
-                    format!(
-                        "decided, but not in the journal ({error}): if the node dies before the journal can be written, the change is lost"
-                    ),
-                )),
-                refusal => refusal,
-            };
-            self.reply(ticket, told);
+            match answer {
+                Ok(_) => {
+                    let refusal = undecided(error);
+                    self.tally.refused(None, &refusal);
+                    self.reply(ticket, Err(refusal));
+                }
+                // The table has noted it.
+                refused => self.reply(ticket, refused),
+            }
         }
+    }
+
+    /// Refuses a request for a lease that the table had granted.
+    pub(super) fn refuse(&mut self, ticket: Ticket, id: LeaseId, refusal: Refusal) {
+        self.tally.refused(self.table.kind(id), &refusal);
+        self.reply(ticket, Err(refusal));
     }
 
     pub(super) fn reply(&mut self, ticket: Ticket, answer: Answer) {
@@ -157,6 +161,16 @@ pub(super) fn unwritten(error: &CommitError) -> Refusal {
         "nothing was leased: the node cannot write its journal ({error}); lease elsewhere, or try again when its \
          operator has seen to the disk"
     ))
+}
+
+fn undecided(error: &CommitError) -> Refusal {
+    Refusal::new(
+        LeaseError::Internal,
+        RefusalClass::Transient,
+        format!(
+            "decided, but not in the journal ({error}): if the node dies before the journal can be written, the change is lost"
+        ),
+    )
 }
 
 fn unwritten_before(error: &CommitError) -> Refusal {

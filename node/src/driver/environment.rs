@@ -4,7 +4,7 @@ use fabricbios_lease::{Now, Order, Report};
 use fabricbios_wire::LeaseId;
 
 use crate::{
-    driver::{dispatcher::Dispatcher, fair::Owner},
+    driver::{dispatcher::Dispatcher, fair::Owner, load::PoolFigures},
     journal::{Change, CommitError, Journal, JournalFigures, Seq},
     process::clock,
 };
@@ -24,6 +24,10 @@ pub trait Environment {
     /// The figures of the journal; a simulation has none.
     fn journal(&self) -> JournalFigures {
         JournalFigures::default()
+    }
+    /// The jobs in worker pools; a simulation has none.
+    fn pools(&self) -> Vec<PoolFigures> {
+        Vec::new()
     }
     /// Makes every submission durable and closes the journal.
     ///
@@ -66,6 +70,10 @@ impl Environment for Machine {
 
     fn journal(&self) -> JournalFigures {
         self.journal.figures()
+    }
+
+    fn pools(&self) -> Vec<PoolFigures> {
+        self.dispatcher.pools()
     }
 
     fn close(self) -> Result<(), CommitError> {

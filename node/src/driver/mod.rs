@@ -11,6 +11,7 @@ mod environment;
 mod failing;
 pub mod fair;
 pub mod lease_list;
+pub mod load;
 pub(crate) mod log_note;
 pub mod mailbox;
 pub(crate) mod release_retry;
@@ -26,7 +27,9 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_lease::{Asked, BootTime, LeaseTable, LogPosition, Policy, Report, State, Ticket};
+use fabricbios_lease::{
+    Asked, BindingId, BootTime, LeaseTable, LogPosition, Policy, Report, State, StepError, Ticket,
+};
 use fabricbios_wire::{
     Answer, AttachCode, Endpoint, InventoryForm, LeaseId, PeerChange, RdmaPeer, Refusal, Reply,
     Request, ResourceInventory, Role,
@@ -469,10 +472,8 @@ impl<E: Environment> Driver<E> {
                 if outcome.is_ok() {
                     self.failing.works(binding_id.resource_id);
                 }
-                let waiting = self.confirming.remove(&binding_id.lease_id);
-                for (ticket, answer) in waiting.unwrap_or_default() {
-                    let refused = outcome.as_ref().err().map(unconfirmed);
-                    self.reply(ticket, refused.map_or(answer, Err));
+                if let Some(waiting) = self.confirming.remove(&binding_id.lease_id) {
+                    self.on_confirmed(*binding_id, outcome, waiting);
                 }
             }
             _ => {}
@@ -480,6 +481,24 @@ impl<E: Environment> Driver<E> {
         let amount = report.lease_id().and_then(|id| self.table.amount(id));
         self.tally.report(&report, amount);
         self.table.on_report(self.environment.now(), at, report);
+    }
+
+    /// Answers the request for a lease, and its repeats.
+    fn on_confirmed(
+        &mut self,
+        id: BindingId,
+        outcome: &Result<(), StepError>,
+        waiting: Vec<(Ticket, Answer)>,
+    ) {
+        if outcome.is_ok() {
+            self.tally.granted(id.resource_id);
+        }
+        for (ticket, answer) in waiting {
+            match outcome {
+                Ok(()) => self.reply(ticket, answer),
+                Err(error) => self.refuse(ticket, id.lease_id, unconfirmed(error)),
+            }
+        }
     }
 
     /// The caller joins as its tenant could, in the same turn.
@@ -519,8 +538,9 @@ impl<E: Environment> Driver<E> {
             return requester.reply(Ok(self.inventory_now(form)));
         }
         let Some(fresh_id) = self.environment.random_lease_id() else {
-            let why = "the system has no randomness for a lease id";
-            return requester.reply(Err(unavailable(why)));
+            let refusal = unavailable("the system has no randomness for a lease id");
+            self.tally.refused(kind_of(&request), &refusal);
+            return requester.reply(Err(refusal));
         };
         self.next_ticket += 1;
         let ticket = Ticket(self.next_ticket);
@@ -565,6 +585,7 @@ impl<E: Environment> Driver<E> {
             tally: self.tally.clone(),
             waiting: self.mailbox.waiting(),
             held: self.held.len() + self.released.len(),
+            pools: self.environment.pools(),
             journal: self.environment.journal(),
             unwritable: self.unwritable.as_ref().map(ToString::to_string),
             is_draining: self.draining.is_some(),

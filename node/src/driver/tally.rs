@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, VecDeque};
 use fabricbios_lease::{Availability, Histogram, Note, Report, StateFigures};
 use fabricbios_wire::{LeaseId, Refusal, Request, ResourceId, ResourceInventory, ResourceType};
 
-use crate::{driver::mailbox::Waiting, journal::JournalFigures};
+use crate::{
+    driver::{load::PoolFigures, mailbox::Waiting},
+    journal::JournalFigures,
+};
 
 /// Ends that are kept in mind.
 const LAST_ENDS: usize = 12;
@@ -26,7 +29,7 @@ pub struct Tally {
 /// The counts of one resource.
 #[derive(Clone, Debug, Default)]
 pub struct OfResource {
-    /// Leases granted.
+    /// Leases whose grant was answered: it is in the journal, and their store has confirmed it.
     pub grants: u64,
     /// Leases that could not be made, by a fault of the node.
     pub not_bound: u64,
@@ -59,6 +62,8 @@ pub struct DriverFigures {
     pub waiting: Waiting,
     /// Answers and orders that wait for the disk.
     pub held: usize,
+    /// The jobs in worker pools.
+    pub pools: Vec<PoolFigures>,
     /// The journal.
     pub journal: JournalFigures,
     /// Why the journal cannot be written.
@@ -71,7 +76,6 @@ impl Tally {
     /// Counts an event of the table.
     pub(crate) fn note(&mut self, note: &Note) {
         match note {
-            Note::Granted { resource_id, .. } => self.of(*resource_id).grants += 1,
             Note::NotBound { resource_id, .. } => self.of(*resource_id).not_bound += 1,
             Note::Refused {
                 wanted, refusal, ..
@@ -118,6 +122,11 @@ impl Tally {
         if let Report::Release(binding_id, Ok(_)) = report {
             self.of(binding_id.resource_id).cleaned += amount.unwrap_or(0);
         }
+    }
+
+    /// Counts a lease of this resource that its client gets.
+    pub(super) fn granted(&mut self, id: ResourceId) {
+        self.of(id).grants += 1;
     }
 
     /// Counts a refusal.

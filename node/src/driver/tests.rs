@@ -254,9 +254,22 @@ fn nobody_is_told_of_a_grant_before_its_store_has_confirmed_it() {
     scene.memory.wait_for(Step::Confirm, 1);
     assert_eq!(scene.driver.durable, scene.driver.submitted);
     assert!(granted.try_recv().is_err(), "told too early");
+    assert_eq!(counted(&scene), (0, 0));
     scene.memory.let_go(Step::Confirm);
     scene.go_on(true, |driver| driver.requesters.is_empty());
     assert_eq!(lease(granted).phase, LeasePhase::Active);
+    assert_eq!(counted(&scene), (1, 0));
+}
+
+/// The grants and refusals of memory that metrics tell.
+fn counted(scene: &Scene) -> (u64, u64) {
+    let tally = &scene.driver.tally;
+    let of_memory = tally
+        .refusals
+        .iter()
+        .filter(|((kind, ..), _)| *kind == Some(ResourceType::Mem));
+    let grants = tally.resources.values().map(|it| it.grants).sum();
+    (grants, of_memory.map(|(_, count)| count).sum())
 }
 
 fn asked_by(token: u128) -> Request {
@@ -340,6 +353,7 @@ fn a_grant_that_its_store_does_not_confirm_is_refused_and_ends() {
         (LeaseError::Unavailable, RefusalClass::Transient)
     );
     assert!(refusal.message.contains("Confirm"), "{refusal}");
+    assert_eq!(counted(&scene), (0, 1));
     scene.go_on(true, |driver| driver.table.census().is_empty());
     let available: Vec<u64> = { scene.driver.table.availability() }
         .map(|it| it.available)
@@ -484,6 +498,7 @@ fn is_refused_and_leaves_nothing(told: &str, fails: impl FnOnce(&mut Scene)) {
     let granted = scene.ask(Request::LeaseAlloc(all));
     scene.go_on(true, |driver| driver.requesters.is_empty());
     assert_eq!(lease(granted).phase, LeasePhase::Active);
+    assert_eq!(counted(&scene), (1, 2));
 }
 
 #[test]

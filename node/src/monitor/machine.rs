@@ -8,6 +8,7 @@ use std::{
 
 use fabricbios_control::Membership;
 use fabricbios_fallback_udp::{Counters, Tally};
+use fabricbios_helper::InFlight;
 use fabricbios_wire::{NodeId, ResourceType};
 use nix::unistd::{SysconfVar, sysconf};
 
@@ -23,6 +24,8 @@ pub(super) struct MachineFigures {
     /// When the node's certificate ends, seconds since 1970.
     pub(super) certificate_ends: Option<u64>,
     pub(super) data_paths: Vec<(ResourceType, Tally)>,
+    /// Calls of helper processes, by name.
+    pub(super) helper_calls: Vec<(&'static str, u64)>,
     pub(super) log_lines_dropped: u64,
     pub(super) descriptors: u64,
     pub(super) descriptors_max: u64,
@@ -38,7 +41,11 @@ pub(super) struct Process {
 }
 
 impl MachineFigures {
-    pub(super) fn now(membership: &Membership, data_paths: &DataPaths) -> Self {
+    pub(super) fn now(
+        membership: &Membership,
+        data_paths: &DataPaths,
+        helper_calls: &InFlight,
+    ) -> Self {
         let fabric = membership.now();
         let since_1970 =
             |at: SystemTime| at.duration_since(UNIX_EPOCH).map_or(0, |it| it.as_secs());
@@ -49,6 +56,7 @@ impl MachineFigures {
             data_paths: { data_paths.iter() }
                 .map(|(kind, counters)| (*kind, counters.tally()))
                 .collect(),
+            helper_calls: helper_calls.now().collect(),
             log_lines_dropped: fabricbios_log::dropped_lines(),
             descriptors: descriptors::used().unwrap_or(0),
             descriptors_max: descriptors::limit(),

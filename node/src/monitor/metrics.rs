@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use fabricbios_lease::{Availability, StateFigures};
-use fabricbios_wire::{DataStatus, ResourceId, health};
+use fabricbios_wire::{DataStatus, ResourceId, ResourceType, health};
 
 use crate::{
     driver::tally::OfResource,
@@ -141,7 +141,7 @@ metrics! {
             of_each_state(it, |labels, of| take(labels, Value::Spans(&of.stays)));
         };
     "fabricbios_grants" "", Counter, RESOURCE,
-        "Leases granted.": |it, take| {
+        "Leases granted: in the journal, confirmed by their store, and answered.": |it, take| {
             of_each_count(it, |labels, of| take(labels, Value::Count(of.grants)));
         };
     "fabricbios_grants_failed" "", Counter, RESOURCE,
@@ -188,9 +188,16 @@ metrics! {
                 }
             });
         };
-    "fabricbios_cleaned" "", Counter, RESOURCE,
-        "Capacity of ended leases that was cleaned and is free again, in the unit of the kind: scrubbed bytes of memory.": |it, take| {
-            of_each_count(it, |labels, of| take(labels, Value::Count(of.cleaned)));
+    "fabricbios_cleaned" "bytes", Counter, RESOURCE,
+        "Bytes that ended leases had and that are clean and free again, of kinds whose capacity is in bytes.": |it, take| {
+            let is_in_bytes = |of: &&Availability| {
+                matches!(of.resource_type, ResourceType::Mem | ResourceType::Block | ResourceType::Gpu)
+            };
+            for of in it.driver.offered.iter().filter(is_in_bytes) {
+                let counts = it.driver.tally.resources.get(&of.resource_id);
+                let name = name(&it.driver.inventory, of.resource_id);
+                take(&[&of.resource_type.to_string(), &name], Value::Count(counts.map_or(0, |it| it.cleaned)));
+            }
         };
     "fabricbios_udp_received" "bytes", Counter, &["kind"],
         "Bytes of datagrams that came in.": |it, take| {
@@ -263,6 +270,22 @@ metrics! {
                 ("held", driver.held),
             ] {
                 take(&[queue], Value::Count(depth as u64));
+            }
+        };
+    "fabricbios_pool_jobs" "", Gauge, &["kind", "pool", "state"],
+        "Jobs in the worker pools of a kind, `waiting` for a thread or `running`: `ending` access, `proving` it, `opening` \
+         what waits for the network, `preparing` leases, `cleaning` after them.": |it, take| {
+            for of in &it.driver.pools {
+                let kind = of.kind.to_string();
+                take(&[&kind, of.pool, "waiting"], Value::Count(of.waiting));
+                take(&[&kind, of.pool, "running"], Value::Count(of.running));
+            }
+        };
+    "fabricbios_helper_calls_in_flight" "", Gauge, &["call"],
+        "Calls that may hang and have not answered, each made by a helper process of the daemon that `ps` shows as `fb-` \
+         and the name. Calls that were given up do not count.": |it, take| {
+            for (call, count) in &it.machine.helper_calls {
+                take(&[call], Value::Count(*count));
             }
         };
     "fabricbios_log_lines_dropped" "", Counter, &[],

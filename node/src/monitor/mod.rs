@@ -15,6 +15,7 @@ use std::{
 };
 
 use fabricbios_control::Membership;
+use fabricbios_helper::InFlight;
 use fabricbios_http::{
     Answer, Http, Incoming, Latest, Request, Site, StatusCode,
     header::{ACCEPT, HeaderMap},
@@ -49,6 +50,8 @@ pub struct Watched {
     pub detection: Arc<Detection>,
     /// The paths over UDP.
     pub data_paths: DataPaths,
+    /// Calls of helper processes.
+    pub helper_calls: InFlight,
     /// The state directory, which tells its owner how to log in.
     pub state_dir: PathBuf,
 }
@@ -154,7 +157,7 @@ impl Watched {
             return None;
         }
         let driver = figures.await.ok()?;
-        let machine = MachineFigures::now(&self.membership, &self.data_paths);
+        let machine = MachineFigures::now(&self.membership, &self.data_paths, &self.helper_calls);
         Some(Arc::new(Figures {
             driver,
             machine,

@@ -19,7 +19,10 @@ use super::{
     metrics::METRICS,
 };
 use crate::{
-    driver::tally::{DriverFigures, Tally},
+    driver::{
+        load::PoolFigures,
+        tally::{DriverFigures, Tally},
+    },
     journal::JournalFigures,
 };
 
@@ -136,6 +139,12 @@ pub(super) fn figures() -> Figures {
             tally,
             waiting: Default::default(),
             held: 3,
+            pools: vec![PoolFigures {
+                kind: ResourceType::Mem,
+                pool: "ending",
+                waiting: 2,
+                running: 1,
+            }],
             journal: JournalFigures {
                 commit_times: of,
                 ..JournalFigures::default()
@@ -154,6 +163,7 @@ pub(super) fn figures() -> Figures {
                     ..Datagrams::default()
                 },
             )],
+            helper_calls: vec![("read", 1)],
             log_lines_dropped: 0,
             descriptors: 40,
             descriptors_max: 1024,

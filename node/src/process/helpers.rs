@@ -26,8 +26,9 @@ const LOCK: &str = "calls.lock";
 /// The lock file cannot be opened, or no process can be started.
 pub fn start(program: &Program, state_dir: &Path) -> anyhow::Result<Supervisor> {
     let file = open(&lock_of(state_dir))?;
-    Supervisor::start(program, SUBCOMMAND, file)
-        .context("start the process that starts processes for calls that may hang")
+    let started = Supervisor::start(program, SUBCOMMAND, file)
+        .context("start the process that starts processes for calls that may hang")?;
+    Ok(started.counting(&calls()))
 }
 
 /// The file that [`for_watchdog`] takes.

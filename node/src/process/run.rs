@@ -81,7 +81,16 @@ pub fn control_server(settings: &Settings, source: Source) -> anyhow::Result<()>
         let join = membership::join(settings, &membership, &reloads.turn);
         reloads.local_socket = local_socket::open(&settings.kinds.shared, local, join)?;
         service_manager::starts("taking over leases of the last run");
-        let mut service = Service::start(settings, &membership, past, offered, gpus, data_paths)?;
+        let calls = supervisor.in_flight();
+        let mut service = Service::start(
+            settings,
+            &membership,
+            past,
+            offered,
+            gpus,
+            data_paths,
+            calls,
+        )?;
         service.settled().await;
         ready::announce(
             settings,

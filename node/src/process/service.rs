@@ -6,6 +6,7 @@ use std::{io, mem, net::SocketAddr, sync::Arc, thread, time::Duration};
 
 use anyhow::Context;
 use fabricbios_control::{Limits, Membership, Origin, Server};
+use fabricbios_helper::InFlight;
 use fabricbios_http::Http;
 use fabricbios_lease::{Durability, EarlierRun, FenceRecord, LeaseRecord, LeaseTable, Now, Policy};
 use fabricbios_wire::{LeaseId, NodeId, ResourceId};
@@ -71,6 +72,7 @@ impl Service {
         mut offered: Vec<Offered>,
         gpus: GpuParts,
         data_paths: DataPaths,
+        helper_calls: InFlight,
     ) -> anyhow::Result<Self> {
         let Past {
             mailbox,
@@ -111,6 +113,7 @@ impl Service {
             driver: driver.clone(),
             detection: detection.clone(),
             data_paths,
+            helper_calls,
             state_dir: settings.state_dir().to_owned(),
         };
         let http = { settings.metrics_listen }.map(|at| {

@@ -9,7 +9,7 @@ use std::{
 use fabricbios_client::{Error, Identity, Node};
 use fabricbios_control::Membership;
 use fabricbios_fabric::Fabric;
-use fabricbios_helper::Program;
+use fabricbios_helper::{InFlight, Program};
 use fabricbios_node::{
     journal::past::Past,
     kinds::{gpu::GpuParts, memory},
@@ -68,6 +68,7 @@ impl World {
             vec![offered],
             parts,
             Vec::new(),
+            InFlight::default(),
         )
         .expect("a node");
         let identity = Identity::load(admin).expect("an identity");

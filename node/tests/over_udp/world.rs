@@ -11,7 +11,7 @@ use fabricbios_client::{Error, Identity, Node};
 use fabricbios_control::Membership;
 use fabricbios_fabric::Fabric;
 use fabricbios_fallback_udp::{ClientError, ClientOptions, Coordinates, MemoryClient};
-use fabricbios_helper::{Program, Supervisor};
+use fabricbios_helper::{InFlight, Program, Supervisor};
 use fabricbios_lease::{BindingId, Extent};
 use fabricbios_node::{
     journal::past::Past,
@@ -119,6 +119,7 @@ impl World {
             offered.into_iter().collect(),
             GpuParts::default(),
             Vec::new(),
+            InFlight::default(),
         );
         let service = service.expect("a node");
         let identity = Identity::load(admin).expect("an identity");
