@@ -75,6 +75,8 @@ pub enum FileProblem {
     Certificates(usize),
     #[error(transparent)]
     Certificate(#[from] BadCertificate),
+    #[error("the file has no certificate")]
+    NoCertificate,
     #[error("the certificate has expired")]
     Expired,
     #[error("TLS does not accept key and certificate: {0}")]

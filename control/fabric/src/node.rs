@@ -10,7 +10,7 @@ mod renew;
 mod scheduler;
 
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, SystemTime},
@@ -28,7 +28,9 @@ use crate::{
     Ca, Certified, FabricId, FileProblem, IdentityError, Member, Peer, Principal, Subject,
     ca::{self, SecretKey},
     certified::tenant_key,
-    directory, durable, pem, subject,
+    directory, durable,
+    file::read_text,
+    pem, subject,
 };
 
 pub use join::Accepted;
@@ -492,8 +494,8 @@ pub(crate) fn identity_pem(
 
 /// Reads a file; `None`: it does not exist.
 pub(crate) fn read(path: &Path) -> Result<Option<Zeroizing<String>>, IdentityError> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(Some(Zeroizing::new(text))),
+    match read_text(path) {
+        Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(io_error("read", path)(error)),
     }

@@ -1,4 +1,5 @@
-//! A small HTTP port for who has no certificate: monitors, load balancers, people with a browser. It is read-only.
+//! A small HTTP port for who has no certificate of the fabric: monitors, load balancers, people with a browser. It is
+//! read-only. With TLS it takes clients with certificates of another CA.
 //!
 //! Whoever connects is bounded in number and time, and holds up neither the program nor the others.
 
@@ -6,6 +7,7 @@
 
 mod content;
 mod latest;
+mod places;
 mod response;
 mod server;
 

@@ -1,16 +1,13 @@
 //! The port and its connections.
 
 use std::{
-    collections::VecDeque,
     convert::Infallible,
-    future::Future,
+    future::{Future, pending},
     io,
-    net::SocketAddr,
+    net::{self, SocketAddr},
     pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
+    thread,
     time::Duration,
 };
 
@@ -22,16 +19,22 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::ServerConfig;
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
-    task::{AbortHandle, JoinHandle, JoinSet},
+    runtime,
+    sync::oneshot,
+    task::JoinSet,
     time::{sleep, timeout},
 };
+use tokio_rustls::TlsAcceptor;
 
-use crate::{Answer, json};
+use crate::{
+    Answer, json,
+    places::{Connection, Places, Stage},
+};
 
-/// Connections at once. One more ends the oldest, so those that say nothing keep nobody out.
-const CONNECTIONS_MAX: usize = 48;
 /// How long a client may take to send its request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection lasts, which is one request and its answer.
@@ -58,28 +61,78 @@ pub trait Site: Send + Sync + 'static {
     fn run(&self) -> impl Future<Output = ()> + Send;
 }
 
-/// The port. Dropping it closes the port and its connections.
+/// The port. All of its work is on a thread of its own, so that whoever floods it takes nothing from the program's other
+/// ports. Dropping it closes the port and its connections.
 #[derive(Debug)]
 pub struct Http {
     listen: SocketAddr,
-    task: JoinHandle<()>,
+    tls: Option<Arc<Mutex<Arc<ServerConfig>>>>,
+    /// Dropped, it ends the thread.
+    goes_on: oneshot::Sender<()>,
+    /// Closed when the thread has ended.
+    ended: oneshot::Receiver<()>,
 }
 
 impl Http {
-    /// Serves the pages of `site` at this address. Must be called within a tokio runtime.
+    /// Serves the pages of `site` at this address, without TLS.
     ///
     /// # Errors
-    /// The address cannot be listened on.
+    /// The address cannot be listened on, or the thread not be started.
     pub fn start(listen: SocketAddr, site: impl Site) -> io::Result<Self> {
-        let listener = std::net::TcpListener::bind(listen)?;
+        Self::serve(net::TcpListener::bind(listen)?, None, Arc::new(site))
+    }
+
+    /// Serves the pages of `site` to who connects here; with `tls` over HTTPS only.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn serve(
+        listener: net::TcpListener,
+        tls: Option<Arc<ServerConfig>>,
+        site: Arc<impl Site>,
+    ) -> io::Result<Self> {
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         listener.set_nonblocking(true)?;
-        let listener = TcpListener::from_std(listener)?;
+        let listener = {
+            let _within = runtime.enter();
+            TcpListener::from_std(listener)?
+        };
         let listen = listener.local_addr()?;
-        let site = Arc::new(site);
-        let task = tokio::spawn(async move {
-            tokio::join!(serve(listener, Arc::clone(&site)), site.run());
-        });
-        Ok(Self { listen, task })
+        let tls = tls.map(|it| Arc::new(Mutex::new(it)));
+        let port = Port {
+            listener,
+            tls: tls.clone(),
+            site: Arc::clone(&site),
+        };
+        let (goes_on, stop) = oneshot::channel::<()>();
+        let (tell_end, ended) = oneshot::channel();
+        thread::Builder::new().name("http".into()).spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = stop => {}
+                    () = port.serve() => {}
+                    // Its owner may stop before the port does.
+                    () = async { site.run().await; pending().await } => {}
+                }
+            });
+            drop(runtime);
+            drop(tell_end);
+        })?;
+        Ok(Self {
+            listen,
+            tls,
+            goes_on,
+            ended,
+        })
+    }
+
+    /// New connections get this TLS. A port without TLS stays as it is.
+    pub fn replace_tls(&self, new: Arc<ServerConfig>) {
+        if let Some(tls) = &self.tls {
+            *tls.lock().unwrap_or_else(PoisonError::into_inner) = new;
+        }
     }
 
     /// With the real port.
@@ -89,49 +142,76 @@ impl Http {
     }
 
     /// Closes the port and its connections.
-    pub async fn stop(mut self) {
-        self.task.abort();
-        // It was cancelled.
-        (&mut self.task).await.ok();
+    pub async fn stop(self) {
+        drop(self.goes_on);
+        // It is closed, not told.
+        self.ended.await.ok();
     }
 }
 
-impl Drop for Http {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+struct Port<S> {
+    listener: TcpListener,
+    tls: Option<Arc<Mutex<Arc<ServerConfig>>>>,
+    site: Arc<S>,
 }
 
-async fn serve(listener: TcpListener, site: Arc<impl Site>) {
-    let mut connections = JoinSet::new();
-    let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    oldest_first.retain(|it| !it.is_finished());
-                    if oldest_first.len() == CONNECTIONS_MAX && let Some(oldest) = oldest_first.pop_front() {
-                        oldest.abort();
+impl<S: Site> Port<S> {
+    async fn serve(self) {
+        let mut connections = JoinSet::new();
+        let mut places = Places::default();
+        loop {
+            tokio::select! {
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, _)) => {
+                        let place = Arc::default();
+                        let task = connections.spawn(self.take(stream, Arc::clone(&place)));
+                        places.add(task, place);
+                        while connections.try_join_next().is_some() {}
                     }
-                    oldest_first.push_back(connections.spawn(converse(stream, Arc::clone(&site))));
-                    while connections.try_join_next().is_some() {}
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "a connection over HTTP cannot be accepted");
-                    sleep(ACCEPT_PAUSE).await;
-                }
-            },
-            Some(_) = connections.join_next() => {}
+                    Err(error) => {
+                        tracing::debug!(%error, "a connection over HTTP cannot be accepted");
+                        sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+                Some(_) = connections.join_next() => {}
+            }
+        }
+    }
+
+    /// Answers one request.
+    fn take(
+        &self,
+        stream: TcpStream,
+        place: Arc<Connection>,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let site = Arc::clone(&self.site);
+        let tls = self.tls.as_ref().map(|it| {
+            let now = it.lock().unwrap_or_else(PoisonError::into_inner);
+            TlsAcceptor::from(Arc::clone(&now))
+        });
+        async move {
+            let Some(tls) = tls else {
+                return converse(stream, site, place).await;
+            };
+            // The client may have no certificate, or speak something else.
+            if let Ok(Ok(stream)) = timeout(HEADER_TIMEOUT, tls.accept(stream)).await {
+                converse(stream, site, place).await;
+            }
         }
     }
 }
 
-/// Answers one request.
-async fn converse<S: Site>(stream: TcpStream, site: Arc<S>) {
-    let streams = AtomicBool::new(false);
+async fn converse<S: Site>(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send,
+    site: Arc<S>,
+    place: Arc<Connection>,
+) {
     let service = service_fn(async |request| {
+        place.reaches(Stage::Asked);
         let answer = answer(&site, &request).await;
-        streams.store(answer.body().is_stream(), Ordering::Relaxed);
+        if answer.body().is_stream() {
+            place.reaches(Stage::Watches);
+        }
         Ok::<_, Infallible>(answer)
     });
     let connection = http1::Builder::new()
@@ -143,7 +223,7 @@ async fn converse<S: Site>(stream: TcpStream, site: Arc<S>) {
     let mut connection = pin!(connection);
     // The client may be gone, silent, or speak something else.
     let cut_off = timeout(CONNECTION_TIMEOUT, connection.as_mut()).await;
-    if cut_off.is_err() && streams.load(Ordering::Relaxed) {
+    if cut_off.is_err() && place.stage() == Stage::Watches {
         let rest = STREAM_TIMEOUT.saturating_sub(CONNECTION_TIMEOUT);
         timeout(rest, connection).await.ok();
     }
