@@ -75,8 +75,6 @@ pub enum FileProblem {
     Certificates(usize),
     #[error(transparent)]
     Certificate(#[from] BadCertificate),
-    #[error("the file has no certificate")]
-    NoCertificate,
     #[error("the certificate has expired")]
     Expired,
     #[error("TLS does not accept key and certificate: {0}")]
@@ -116,6 +114,9 @@ pub enum FileProblem {
     /// What it lacks.
     #[error("the second certificate is not of a CA: it has no {0}")]
     NotACa(&'static str),
+    /// What it lacks.
+    #[error("the last certificate is not of a CA: it has no {0}")]
+    LastNotACa(&'static str),
     #[error("it belongs to user {owner}, and this process runs as user {us}")]
     Owner { owner: u32, us: u32 },
     #[error("others can {what} it (mode {mode:04o})")]

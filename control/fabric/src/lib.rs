@@ -33,4 +33,4 @@ pub use label::{BadLabel, Label};
 pub use node::{Accepted, Fabric, NodeKey};
 pub use statement::{Verified, Verifier};
 pub use subject::{Peer, Principal, Subject};
-pub use tls::{ServerTls, TlsFiles};
+pub use tls::PortTls;

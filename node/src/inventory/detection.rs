@@ -35,8 +35,8 @@ pub struct Found {
     pub offered: Vec<Arc<dyn Hardware>>,
     /// Of `listed`.
     pub warnings: Warnings,
-    /// Why the file system of the state directory is a problem.
-    pub state_dir: Option<String>,
+    /// What of the node itself is a problem: the file system of the state directory, or the port of its pages.
+    pub of_node: Option<String>,
 }
 
 /// Detects the hardware. The kernel may block this call for any time.
@@ -213,11 +213,7 @@ impl Found {
         for warning in self.warnings.0.iter().filter(|it| !known.contains(it)) {
             tracing::warn!("{warning}");
         }
-        if let Some(why) = self
-            .state_dir
-            .as_ref()
-            .filter(|_| before.state_dir.is_none())
-        {
+        if let Some(why) = self.of_node.as_ref().filter(|_| before.of_node.is_none()) {
             tracing::warn!("{why}");
         }
     }

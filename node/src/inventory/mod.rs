@@ -134,7 +134,7 @@ impl Inventory {
         failing: &dyn Fn(ResourceId) -> Option<String>,
     ) -> ResourceInventory {
         let (found, silence) = self.detection.latest();
-        let trouble = trouble.or_else(|| found.state_dir.clone()).or(silence);
+        let trouble = trouble.or_else(|| found.of_node.clone()).or(silence);
         let mut inventory = hardware::structured(&self.listed(&found), self.node_id, self.epoch);
         if let Some(why) = trouble {
             inventory.health = inventory.health.max(health::DEGRADED);

@@ -5,25 +5,28 @@ mod health;
 mod machine;
 mod metrics;
 mod page;
+mod port;
 
 use std::{
     io,
     net::SocketAddr,
     path::PathBuf,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
 use fabricbios_control::Membership;
 use fabricbios_helper::InFlight;
 use fabricbios_http::{
-    Answer, Http, Incoming, Latest, Request, Site, StatusCode,
+    Answer, Incoming, Latest, Request, Site, StatusCode,
     header::{ACCEPT, HeaderMap},
     json, text,
 };
 use tokio::sync::oneshot;
 
 pub use machine::DataPaths;
+pub(crate) use port::Reread;
+pub use port::{Port, Trouble};
 
 use crate::{
     driver::{Input, mailbox::Sender, tally::DriverFigures},
@@ -33,6 +36,7 @@ use crate::{
         health::{Health, Silent},
         machine::MachineFigures,
         page::Page,
+        port::Opening,
     },
 };
 
@@ -56,21 +60,33 @@ pub struct Watched {
     pub state_dir: PathBuf,
 }
 
-/// Serves the pages. Must be called within a tokio runtime.
+/// Serves the pages as soon as the address is free; `trouble` has the reason while it is not. With `identity`, a file of
+/// [`fabricbios_fabric::PortTls`], over HTTPS. Must be called within a tokio runtime.
 ///
 /// # Errors
-/// The address cannot be listened on, or the state directory not written to.
-pub fn start(listen: SocketAddr, watched: Watched) -> io::Result<Http> {
+/// The system has no randomness.
+pub fn start(
+    listen: SocketAddr,
+    identity: Option<PathBuf>,
+    watched: Watched,
+    trouble: Trouble,
+) -> io::Result<Port> {
     let state_dir = watched.state_dir.clone();
-    let page = Arc::new(Page::new(watched.membership.now().node_id())?);
-    let monitor = Monitor {
+    let page = Page::new(watched.membership.now().node_id(), identity.is_some())?;
+    let monitor = Arc::new(Monitor {
         watched,
         figures: Latest::default(),
-        page: Arc::clone(&page),
-    };
-    let http = Http::start(listen, monitor)?;
-    page.write_address(&state_dir, http.local_addr())?;
-    Ok(http)
+        page: Arc::new(page),
+    });
+    Ok(Port::open(Opening {
+        listen,
+        identity,
+        state_dir,
+        monitor,
+        trouble,
+        http: OnceLock::new(),
+        tls: Mutex::default(),
+    }))
 }
 
 #[derive(Debug)]

@@ -5,8 +5,10 @@ use std::{
     fmt, iter,
     net::{IpAddr, SocketAddr},
     path::Path,
+    time::SystemTime,
 };
 
+use fabricbios_fabric::PortTls;
 use fabricbios_wire::NodeId;
 use nix::ifaddrs::getifaddrs;
 
@@ -146,6 +148,17 @@ pub fn check(settings: &Settings) -> Findings {
             .map(|all| all.filter_map(|it| ip_of(it.address?)).collect()),
     };
     addresses(settings, &checking, &mut found);
+    if let Some(path) = &settings.metrics_identity {
+        let read = PortTls::read(path, SystemTime::now());
+        read.map_or_else(
+            |error| {
+                found.withheld(format_args!(
+                    "--metrics-identity: {error}: no pages are served"
+                ))
+            },
+            drop,
+        );
+    }
     for kind in KINDS {
         (kind.check)(&checking, &mut found);
     }

@@ -17,7 +17,7 @@ pub(crate) fn announce(
     settings: &Settings,
     fabric: &Fabric,
     listen: SocketAddr,
-    metrics: Option<SocketAddr>,
+    pages: Option<String>,
 ) {
     let dial = SocketAddr::new(dial_ip(settings, listen), listen.port());
     let of_directory = settings.fabric_dir.as_ref().map(|it| it.join(ADMIN));
@@ -31,7 +31,7 @@ pub(crate) fn announce(
             fabric.id()
         ),
     };
-    let metrics = metrics.map_or_else(String::new, |at| format!(" metrics=http://{at}/metrics"));
+    let metrics = pages.map_or_else(String::new, |at| format!(" metrics={at}/metrics"));
     let text = format!(
         "READY node={} listen={listen}{metrics}\n{try_next}\n",
         fabric.node_id()

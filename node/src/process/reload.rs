@@ -17,6 +17,7 @@ use tokio::{
 
 use crate::{
     kinds::{Reread, local_socket},
+    monitor,
     process::{
         membership::{self, Turn},
         service::Service,
@@ -71,6 +72,8 @@ pub(crate) struct Reloads {
     pub(crate) local_socket: Option<LocalServer>,
     /// What each kind takes over.
     pub(crate) kinds: Vec<Box<Reread>>,
+    /// The certificates of the pages.
+    pub(crate) pages: Option<Arc<monitor::Reread>>,
     /// What of the settings holds now.
     given: Given,
     on_stop: OnStop,
@@ -79,8 +82,8 @@ pub(crate) struct Reloads {
     reading: Option<JoinHandle<Read>>,
 }
 
-/// What was read: the settings, and whether the node has another identity now.
-type Read = (Result<Settings, ConfigError>, anyhow::Result<bool>);
+/// What was read: the settings, and whether the node and its pages have other certificates now.
+type Read = (Result<Settings, ConfigError>, [anyhow::Result<bool>; 2]);
 /// `Err`: the thread that read has panicked.
 type Outcome = Result<Read, JoinError>;
 
@@ -99,6 +102,7 @@ impl Reloads {
             turn: Turn::default(),
             local_socket: None,
             kinds: Vec::new(),
+            pages: None,
             given: settings.given.clone(),
             on_stop: settings.on_stop.unwrap_or_default(),
             not_before: Instant::now(),
@@ -157,32 +161,38 @@ impl Reloads {
         service_manager::reloading();
         let (read, started) = (self.source.read.clone(), self.started.clone());
         let (membership, turn) = (self.membership.clone(), self.turn.clone());
+        let pages = self.pages.clone();
         self.reading = Some(spawn_blocking(move || {
             let settings = read();
             // Only then: one broken file changes nothing at all.
-            let identity = match &settings {
+            let certificates = match &settings {
                 Ok(_) => {
                     let _turn = membership::take(&turn);
-                    membership::reopen(&started, &membership)
+                    let of_node = membership::reopen(&started, &membership);
+                    [of_node, pages.map_or(Ok(false), |read| read())]
                 }
-                Err(_) => Ok(false),
+                Err(_) => [Ok(false), Ok(false)],
             };
-            (settings, identity)
+            (settings, certificates)
         }));
     }
 
     /// Takes over what was read, as far as it can change now, and says so in the log.
     pub(crate) fn take_over(&mut self, read: Outcome, service: &Service) {
         match read {
-            Ok((Ok(settings), identity)) => {
+            Ok((Ok(settings), certificates)) => {
                 self.change(&settings, service);
-                match identity {
-                    Ok(true) => {
-                        tracing::info!("SIGHUP: new connections get the node's other certificates");
-                    }
-                    Ok(false) => {}
-                    Err(error) => {
-                        tracing::error!("refused: {error:#}; the node keeps its certificates");
+                for (read, of) in certificates.into_iter().zip(["node", "port of the pages"]) {
+                    match read {
+                        Ok(true) => {
+                            tracing::info!(
+                                "SIGHUP: new connections get the other certificates of the {of}"
+                            );
+                        }
+                        Ok(false) => {}
+                        Err(error) => {
+                            tracing::error!("refused: {error:#}; the {of} keeps its certificates");
+                        }
                     }
                 }
             }

@@ -91,12 +91,13 @@ pub fn control_server(settings: &Settings, source: Source) -> anyhow::Result<()>
             data_paths,
             calls,
         )?;
+        reloads.pages = service.reread_pages().map(Into::into);
         service.settled().await;
         ready::announce(
             settings,
             &membership.now(),
             service.local_addr(),
-            service.metrics_addr(),
+            service.pages_url(),
         );
         tokio::spawn(service_manager::tell_life(service.driver()));
         let told_to = until_stopped(&mut signals, &mut service, &mut reloads).await;

@@ -7,7 +7,6 @@ use std::{io, mem, net::SocketAddr, sync::Arc, thread, time::Duration};
 use anyhow::Context;
 use fabricbios_control::{Limits, Membership, Origin, Server};
 use fabricbios_helper::InFlight;
-use fabricbios_http::Http;
 use fabricbios_lease::{Durability, EarlierRun, FenceRecord, LeaseRecord, LeaseTable, Now, Policy};
 use fabricbios_wire::{LeaseId, NodeId, ResourceId};
 use tokio::{
@@ -31,7 +30,7 @@ use crate::{
         net,
         settings::KindSettings,
     },
-    monitor::{self, DataPaths, Watched},
+    monitor::{self, DataPaths, Port, Reread, Trouble, Watched},
     process::{clock, reports::Reporter},
     settings::Settings,
 };
@@ -46,7 +45,7 @@ const WITHDRAW_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Service {
     server: Server,
     /// The pages of metrics and health, if they are served. A node that goes down serves them until its end.
-    http: Option<Http>,
+    pages: Option<Port>,
     driver: Sender<Input>,
     stopped: oneshot::Receiver<io::Result<Vec<LeaseId>>>,
     settled: Option<oneshot::Receiver<()>>,
@@ -83,7 +82,9 @@ impl Service {
         let epoch = recovered.epoch;
         let changes = { offered.iter_mut() }.flat_map(|it| mem::take(&mut it.changes));
         let changes: Vec<Change> = changes.collect();
-        let detection = Arc::new(detection(settings.kinds.clone(), gpus.found));
+        let trouble = Trouble::default();
+        let detection = detection(settings.kinds.clone(), gpus.found, trouble.clone());
+        let detection = Arc::new(detection);
         let node_id = membership.now().node_id();
         let (table, dispatcher, inventory) = prepare(
             settings,
@@ -116,10 +117,11 @@ impl Service {
             helper_calls,
             state_dir: settings.state_dir().to_owned(),
         };
-        let http = { settings.metrics_listen }.map(|at| {
-            monitor::start(at, watched).with_context(|| format!("--metrics-listen {at}"))
+        let pages = { settings.metrics_listen }.map(|at| {
+            monitor::start(at, settings.metrics_identity.clone(), watched, trouble)
+                .with_context(|| format!("--metrics-listen {at}"))
         });
-        let http = http.transpose()?;
+        let pages = pages.transpose()?;
         let on_offer = inventory.on_offer();
         let (tell_settled, settled) = oneshot::channel();
         let machine = Machine {
@@ -157,7 +159,7 @@ impl Service {
         let stopped = drive(new)?;
         Ok(Self {
             server,
-            http,
+            pages,
             driver,
             stopped,
             settled: Some(settled),
@@ -173,10 +175,15 @@ impl Service {
         self.server.local_addr()
     }
 
-    /// The address that metrics are served at, if they are.
+    /// Where the pages are, if they are served already.
     #[must_use]
-    pub fn metrics_addr(&self) -> Option<SocketAddr> {
-        self.http.as_ref().map(Http::local_addr)
+    pub fn pages_url(&self) -> Option<String> {
+        self.pages.as_ref().and_then(Port::url)
+    }
+
+    /// Reads the certificates of the pages again.
+    pub(crate) fn reread_pages(&self) -> Option<Box<Reread>> {
+        self.pages.as_ref().map(Port::reread)
     }
 
     /// Takes over the limits of these settings. Leases and connections that are there stay.
@@ -240,7 +247,7 @@ impl Service {
 }
 
 /// Detects the hardware of this machine that the settings offer and list.
-fn detection(settings: KindSettings, gpus: FoundGpus) -> Detection {
+fn detection(settings: KindSettings, gpus: FoundGpus, pages: Trouble) -> Detection {
     Detection::new(move || {
         let looking = Looking {
             settings: &settings,
@@ -248,7 +255,7 @@ fn detection(settings: KindSettings, gpus: FoundGpus) -> Detection {
             gpus: &gpus,
         };
         Found {
-            state_dir: lack_of_room(settings.shared.state_dir()),
+            of_node: lack_of_room(settings.shared.state_dir()).or_else(|| pages.why()),
             ..looking.look()
         }
     })

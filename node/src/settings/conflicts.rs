@@ -14,6 +14,9 @@ pub(super) fn of(settings: &Settings) -> Vec<Conflict> {
     settings.kinds.check(&mut conflicts);
     addresses(settings, &mut conflicts);
     schedulers(settings, &mut conflicts);
+    let identity = ("metrics-identity", settings.metrics_identity.is_some());
+    let (has_port, why) = (settings.metrics_listen.is_some(), "no pages are served");
+    conflicts.needs(&[identity], has_port, "metrics-listen", why);
     conflicts.found
 }
 

@@ -64,6 +64,11 @@ pub struct Settings {
     #[arg(long, value_name = "ADDR:PORT", value_parser = values::http_listen)]
     pub metrics_listen: Option<SocketAddr>,
 
+    /// With it `metrics-listen` speaks HTTPS, and only with clients that have a certificate: one PEM file of mode 0600 with the
+    /// port's certificate and its chain, its key, and last the certificate of the CA of the clients [default: no TLS].
+    #[arg(long, value_name = "FILE")]
+    pub metrics_identity: Option<PathBuf>,
+
     /// What endpoints say when the node listens on a wildcard [default: the address that the client
     /// reached].
     #[arg(long, value_name = "IP", value_parser = advertise)]

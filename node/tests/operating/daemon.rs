@@ -145,8 +145,11 @@ impl Place {
             child.wait().expect("gone");
             panic!("{line:?}: {}", self.log());
         };
-        let (address, metrics) = match rest.split_once(" metrics=http://") {
-            Some((address, metrics)) => (address, metrics.strip_suffix("/metrics")),
+        let (address, metrics) = match rest.split_once(" metrics=http") {
+            Some((address, url)) => {
+                let metrics = url.split_once("://").map(|(_, it)| it);
+                (address, metrics.and_then(|it| it.strip_suffix("/metrics")))
+            }
             None => (rest, None),
         };
         Daemon {

@@ -1,6 +1,6 @@
 //! First start, later starts, and everything that can be wrong with the files.
 
-use std::os::unix::fs::PermissionsExt;
+use std::{fs, os::unix::fs::PermissionsExt};
 
 use fabricbios_wire::{IssueRequest, LeaseError, Role};
 

@@ -9,13 +9,13 @@ use super::*;
 
 fn numbered(number: u32) -> Found {
     Found {
-        state_dir: Some(number.to_string()),
+        of_node: Some(number.to_string()),
         ..Found::default()
     }
 }
 
 fn number(detection: &Detection) -> String {
-    detection.latest().0.state_dir.clone().unwrap()
+    detection.latest().0.of_node.clone().unwrap()
 }
 
 fn is_old(detection: &Detection) {
@@ -31,7 +31,7 @@ async fn a_look_is_made_when_it_is_asked_for_and_the_last_one_is_old() {
     detection.refresh().await;
     // On a slow machine the detection may take longer than an inventory waits.
     latest
-        .wait_for(|it| *it.found.state_dir.as_ref().unwrap() == "1")
+        .wait_for(|it| *it.found.of_node.as_ref().unwrap() == "1")
         .await
         .unwrap();
     // Inventories in a row share one detection.
@@ -80,7 +80,7 @@ fn a_kernel_that_hangs_at_the_start_does_not_keep_the_node_from_starting() {
         lock(&gate).recv().ok();
         numbered(0)
     });
-    assert_eq!(detection.latest().0.state_dir, None, "nothing is known");
+    assert_eq!(detection.latest().0.of_node, None, "nothing is known");
     let why = detection.latest().1.unwrap();
     assert!(why.contains("not described"), "{why}");
     assert!(!detection.is_fresh());

@@ -22,6 +22,8 @@ pub(super) struct Access {
     token: Zeroizing<String>,
     /// Browsers send a cookie to every port of a host, so nodes on one host need different names.
     cookie: String,
+    /// The port speaks HTTPS.
+    is_tls: bool,
 }
 
 impl std::fmt::Debug for Access {
@@ -33,7 +35,7 @@ impl std::fmt::Debug for Access {
 impl Access {
     /// # Errors
     /// The system has no randomness.
-    pub(super) fn new(node_id: NodeId) -> io::Result<Self> {
+    pub(super) fn new(node_id: NodeId, is_tls: bool) -> io::Result<Self> {
         let mut random = Zeroizing::new([0; 16]);
         getrandom::fill(&mut *random).map_err(|it| io::Error::other(it.to_string()))?;
         let number = Zeroizing::new(u128::from_be_bytes(*random));
@@ -42,6 +44,7 @@ impl Access {
         Ok(Self {
             token: Zeroizing::new(format!("{:032x}", *number)),
             cookie,
+            is_tls,
         })
     }
 
@@ -56,7 +59,8 @@ impl Access {
             ip => ip,
         };
         let at = SocketAddr::new(ip, listen.port());
-        let url = Zeroizing::new(format!("http://{at}/?token={}\n", *self.token));
+        let scheme = if self.is_tls { "https" } else { "http" };
+        let url = Zeroizing::new(format!("{scheme}://{at}/?token={}\n", *self.token));
         let path = state_dir.join(FILE);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -85,13 +89,19 @@ impl Access {
     /// The value of Set-Cookie that logs in until the browser or the node ends.
     pub(super) fn set_cookie(&self) -> String {
         let (name, token) = (&self.cookie, &*self.token);
-        format!("{name}={token}; Path=/; HttpOnly; SameSite=Strict")
+        let secure = if self.is_tls { "; Secure" } else { "" };
+        format!("{name}={token}; Path=/; HttpOnly; SameSite=Strict{secure}")
+    }
+
+    /// Whether the request is meant for this node. Over TLS the browser has verified the name.
+    pub(super) fn is_host_ours(&self, headers: &HeaderMap) -> bool {
+        self.is_tls || is_host_ours(headers)
     }
 }
 
 /// Whether the request names this machine by an address or as localhost. Otherwise a page of somebody else may have had
 /// its name resolved to this node, and would read it with the browser of whoever visits that page.
-pub(super) fn is_host_ours(headers: &HeaderMap) -> bool {
+fn is_host_ours(headers: &HeaderMap) -> bool {
     let mut hosts = headers.get_all(HOST).iter();
     let (Some(host), None) = (hosts.next(), hosts.next()) else {
         return false;
@@ -141,7 +151,7 @@ mod tests {
 
     #[test]
     fn only_the_cookie_of_this_run_and_node_counts() {
-        let access = Access::new(NodeId([7; 32])).unwrap();
+        let access = Access::new(NodeId([7; 32]), false).unwrap();
         let has = |cookie: String| {
             let mut headers = HeaderMap::new();
             headers.append(COOKIE, HeaderValue::try_from(cookie).unwrap());
@@ -151,8 +161,10 @@ mod tests {
         let (ours, _) = set.split_once(';').unwrap();
         assert!(has(ours.to_owned()) && has(format!("a=b; {ours}; c")));
         assert!(!has(format!("x{ours}")) && !has(format!("{ours}0")) && !has(String::new()));
-        let later = Access::new(NodeId([7; 32])).unwrap();
+        let later = Access::new(NodeId([7; 32]), false).unwrap();
         let set = later.set_cookie();
         assert!(!has(set.split_once(';').unwrap().0.to_owned()));
+        let over_tls = Access::new(NodeId([7; 32]), true).unwrap();
+        assert!(over_tls.set_cookie().ends_with("; Secure") && !set.contains("Secure"));
     }
 }

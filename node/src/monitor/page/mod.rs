@@ -63,9 +63,9 @@ pub(super) struct Page {
 impl Page {
     /// # Errors
     /// The system has no randomness.
-    pub(super) fn new(node_id: NodeId) -> io::Result<Self> {
+    pub(super) fn new(node_id: NodeId, is_tls: bool) -> io::Result<Self> {
         Ok(Self {
-            access: Access::new(node_id)?,
+            access: Access::new(node_id, is_tls)?,
             samples: Mutex::default(),
             told: Latest::default(),
             streams: [(); 2].map(|()| Arc::new(Semaphore::new(STREAMS_MAX))),
@@ -110,7 +110,7 @@ impl Monitor {
             return None;
         }
         let access = &self.page.access;
-        let mut answer = if access::is_host_ours(request.headers()) {
+        let mut answer = if access.is_host_ours(request.headers()) {
             let is_operator = access.is_operator(request.headers());
             let parameter = |name| {
                 let all = query.unwrap_or_default().split('&');

@@ -24,6 +24,12 @@ const VALUES: &[Values] = &[
         "127.0.0.1:5780",
     ),
     (
+        "metrics-identity",
+        &["/etc/fabricbios/pages.identity", "port.pem"],
+        &[""],
+        "metrics-identity",
+    ),
+    (
         "scheduler",
         &[
             "192.0.2.10:5704",
@@ -146,7 +152,8 @@ fn names() -> Vec<(String, bool)> {
 pub(super) fn base(name: &str) -> Vec<&'static str> {
     let others = examples().map(|it| it.base);
     let others = others.filter(|it| it[0] != format!("--{name}"));
-    others.flatten().collect()
+    let port = (name == "metrics-identity").then_some("--metrics-listen=127.0.0.1:5780");
+    others.flatten().chain(port).collect()
 }
 
 /// An entry of a file: text in quotes, and numbers without if `as_number`.
