@@ -6,11 +6,7 @@ use rustls::{
     RootCertStore, ServerConfig, pki_types::CertificateDer, server::WebPkiClientVerifier,
 };
 
-use crate::{
-    FileProblem, IdentityError,
-    node::damaged,
-    pem, private, subject,
-};
+use crate::{FileProblem, IdentityError, node::damaged, pem, private, subject};
 
 /// How a port proves who it is, and whom it takes.
 #[derive(Clone, Debug)]

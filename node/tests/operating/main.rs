@@ -21,6 +21,7 @@ mod log_lines;
 mod monitor;
 mod page;
 mod placed;
+mod port;
 mod reload;
 mod reports;
 mod service_manager;
