@@ -3,6 +3,7 @@
 use std::{error::Error, fs, os::unix::fs::MetadataExt, path::Path};
 
 use anyhow::{Context, bail, ensure};
+use fabricbios_fabric::read_text;
 use nix::unistd::Uid;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
@@ -56,7 +57,7 @@ fn tls(path: &Path) -> anyhow::Result<ClientTlsConfig> {
         found.mode() & 0o7777
     );
     ensure!(found.len() <= BYTES_MAX, "it has {} bytes", found.len());
-    let pem = Zeroizing::new(fs::read_to_string(path).context("read the file")?);
+    let pem = read_text(path).context("read the file")?;
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
     let certificates = certificates.context("the certificates")?.len();
     ensure!(
