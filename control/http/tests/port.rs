@@ -1,5 +1,7 @@
 //! A real port and real clients over TCP.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::{
     fs,
     net::{SocketAddr, TcpListener},

@@ -110,7 +110,7 @@ impl Opening {
         let before = std::mem::replace(&mut *self.trouble.now(), why.clone());
         match why {
             Some(why) if before.as_ref() != Some(&why) => {
-                tracing::error!("{why}; leases go on, and this is tried again every {AGAIN:?}")
+                tracing::error!("{why}; leases go on, and this is tried again every {AGAIN:?}");
             }
             None if before.is_some() => {
                 tracing::info!(listen = %self.listen, "pages and metrics are served now");

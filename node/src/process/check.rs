@@ -154,7 +154,7 @@ pub fn check(settings: &Settings) -> Findings {
             |error| {
                 found.withheld(format_args!(
                     "--metrics-identity: {error}: no pages are served"
-                ))
+                ));
             },
             drop,
         );
