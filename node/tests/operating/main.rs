@@ -197,6 +197,25 @@ async fn a_forgotten_pool_with_live_leases_stops_the_start_until_the_operator_me
     );
 }
 
+#[test]
+fn bytes_of_leases_in_the_state_directory_stop_the_start_and_the_check() {
+    let place = Place::new();
+    fs::create_dir_all(place.at("state/pool")).expect("a directory");
+    for (name, path) in [("mem-file", "state/arena"), ("block-pool", "state/pool")] {
+        let given = format!("--{name}={}", place.text(path));
+        let state = format!("--state-dir={}", place.text("state"));
+        let words = [&*given, &*state, "--mem-bytes=1MiB"];
+        for command in ["control-server", "check"] {
+            let output = place.run(&[&[command][..], &words].concat());
+            let told = joining::text(&output);
+            assert!(!output.status.success(), "{told}");
+            for part in [name, &place.text(path), "name a place outside"] {
+                assert!(told.contains(part), "{part}: {told}");
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_pool_without_live_leases_is_left_out_without_a_word() {
     let place = Place::new();

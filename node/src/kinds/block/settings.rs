@@ -98,6 +98,8 @@ pub(super) fn conflicts(settings: &KindSettings, conflicts: &mut Conflicts<'_>) 
         "--block-pool PATH",
         "there is nothing to serve",
     );
+    let pools = it.block_pool.iter().map(PathBuf::as_path);
+    conflicts.in_state_dir("block-pool", pools, settings.shared.state_dir());
     let offered = || it.block_pool.iter().map(|path| real_path(path));
     conflicts.once("block-pool", "path", offered());
     let offered: HashSet<_> = offered().collect();

@@ -156,6 +156,13 @@ pub(super) fn conflicts(settings: &KindSettings, conflicts: &mut Conflicts<'_>) 
             "nothing is leased that callers could join; leave one of the two out",
         );
     }
+    let of_arenas = it.mem_arena.iter().filter_map(|it| it.file.as_deref());
+    conflicts.in_state_dir(
+        "mem-file",
+        it.mem_file.as_deref().into_iter(),
+        shared.state_dir(),
+    );
+    conflicts.in_state_dir("mem-arena", of_arenas, shared.state_dir());
     arenas(it, &all, conflicts);
 }
 

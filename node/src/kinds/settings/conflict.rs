@@ -111,6 +111,33 @@ impl<'a> Conflicts<'a> {
         self.found.push(Conflict::Values { setting, why });
     }
 
+    /// Refuses paths in the state directory: a copy of both, put back later, would bring leases back that are over.
+    pub(crate) fn in_state_dir<'p>(
+        &mut self,
+        name: &str,
+        paths: impl Iterator<Item = &'p Path>,
+        state_dir: &Path,
+    ) {
+        let state = real_path(state_dir);
+        for path in paths {
+            let parent = || real_path(path.parent().unwrap_or(path));
+            if path
+                .canonicalize()
+                .unwrap_or_else(|_| parent())
+                .starts_with(&state)
+            {
+                let one = format!("{} {}", self.named(name), path.display());
+                let other = format!("{} {}", self.named("state-dir"), state_dir.display());
+                self.both(
+                    one,
+                    other,
+                    "a copy of the state directory must not have the bytes of leases in it, because leases that are over would come back \
+                     with it; name a place outside, such as /srv",
+                );
+            }
+        }
+    }
+
     /// Refuses two settings together, which are here with their values.
     pub(crate) fn both(&mut self, one: String, other: String, why: impl fmt::Display) {
         let why = why.to_string();
