@@ -7,7 +7,10 @@
 
 mod content;
 mod latest;
+pub mod metrics;
+pub mod page;
 mod places;
+pub mod process;
 mod response;
 mod server;
 

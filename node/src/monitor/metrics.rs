@@ -4,83 +4,19 @@
 
 use std::collections::BTreeMap;
 
+use fabricbios_http::metrics::{Metric, Value};
 use fabricbios_lease::{Availability, StateFigures};
 use fabricbios_wire::{DataStatus, ResourceId, ResourceType, health};
 
 use crate::{
     driver::tally::OfResource,
-    monitor::{
-        Figures,
-        encode::{Take, Value},
-        health::name,
-    },
+    monitor::{Figures, health::name},
 };
-
-/// What a metric is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sort {
-    /// Grows until the daemon ends.
-    Counter,
-    /// Goes up and down.
-    Gauge,
-    /// Spans of time by their length.
-    Histogram,
-}
-
-/// A metric.
-#[derive(Debug)]
-pub(super) struct Metric {
-    /// The name, without the unit and the `_total` of counters.
-    pub(super) name: &'static str,
-    pub(super) help: &'static str,
-    pub(super) sort: Sort,
-    /// `seconds`, `bytes`, or nothing.
-    pub(super) unit: &'static str,
-    pub(super) labels: &'static [&'static str],
-    /// Reads the samples.
-    pub(super) read: fn(&Figures, &mut Take<'_>),
-}
-
-use Sort::{Counter, Gauge, Histogram};
-
-#[cfg(test)]
-impl Metric {
-    /// The name of its samples; a histogram's have further endings.
-    pub(super) fn full_name(&self) -> String {
-        let unit = if self.unit.is_empty() { "" } else { "_" };
-        let total = if self.sort == Counter { "_total" } else { "" };
-        format!("{}{unit}{}{total}", self.name, self.unit)
-    }
-}
-
-#[cfg(test)]
-impl Sort {
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
-        }
-    }
-}
 
 const RESOURCE: &[&str] = &["kind", "resource"];
 
-macro_rules! metrics {
-    ($($name:literal $unit:literal, $sort:ident, $labels:expr, $help:literal: $read:expr;)*) => {
-        /// All metrics, in the order of the page.
-        pub(super) const METRICS: &[Metric] = &[$(Metric {
-            name: $name,
-            help: $help,
-            sort: $sort,
-            unit: $unit,
-            labels: $labels,
-            read: $read,
-        }),*];
-    };
-}
-
-metrics! {
+/// All metrics, in the order of the page.
+pub(super) const METRICS: &[Metric<Figures>] = fabricbios_http::metrics! {
     "fabricbios_node" "", Gauge, &["node", "fabric", "version"],
         "Always 1: the id of the node, its fabric and the version of its program.": |it, take| {
             let version = env!("CARGO_PKG_VERSION");
@@ -88,7 +24,7 @@ metrics! {
         };
     "fabricbios_node_draining" "", Gauge, &[],
         "1 while the node goes down and grants nothing.": |it, take| {
-            take(&[], flag(it.driver.is_draining));
+            take(&[], Value::flag(it.driver.is_draining));
         };
     "fabricbios_node_health" "", Gauge, &[],
         "The worst health of the node and its resources, as the inventory says it: 0 well, 1 degraded, 2 fenced.": |it, take| {
@@ -240,7 +176,7 @@ metrics! {
         };
     "fabricbios_journal_writable" "", Gauge, &[],
         "0 while the journal cannot be written and nothing is granted.": |it, take| {
-            take(&[], flag(it.driver.unwritable.is_none()));
+            take(&[], Value::flag(it.driver.unwritable.is_none()));
         };
     "fabricbios_journal_commit" "seconds", Histogram, &[],
         "How long a commit of the journal takes.": |it, take| {
@@ -312,11 +248,7 @@ metrics! {
                 take(&[], Value::Number(process.cpu.as_secs_f64()));
             }
         };
-}
-
-fn flag(is_set: bool) -> Value<'static> {
-    Value::Count(is_set.into())
-}
+};
 
 fn is_degraded(it: &Figures, of: &Availability) -> bool {
     super::health::reason(&it.driver.inventory, of.resource_id).is_some()

@@ -1,6 +1,5 @@
 //! The node watched from outside over HTTP (`--metrics-listen`): metrics for a collector, health for a load balancer.
 
-mod encode;
 mod health;
 mod machine;
 mod metrics;
@@ -19,8 +18,10 @@ use fabricbios_control::Membership;
 use fabricbios_helper::InFlight;
 use fabricbios_http::{
     Answer, Incoming, Latest, Request, Site, StatusCode,
-    header::{ACCEPT, HeaderMap},
-    json, text,
+    header::HeaderMap,
+    json,
+    metrics::{Format, encode},
+    text,
 };
 use tokio::sync::oneshot;
 
@@ -32,9 +33,9 @@ use crate::{
     driver::{Input, mailbox::Sender, tally::DriverFigures},
     inventory::detection::Detection,
     monitor::{
-        encode::Format,
         health::{Health, Silent},
         machine::MachineFigures,
+        metrics::METRICS,
         page::Page,
         port::Opening,
     },
@@ -133,12 +134,11 @@ impl Site for Monitor {
 
 impl Monitor {
     async fn metrics(&self, headers: &HeaderMap) -> Answer {
-        let accept = headers.get(ACCEPT).and_then(|it| it.to_str().ok());
-        let format = Format::wanted(accept.unwrap_or_default());
+        let format = Format::of(headers);
         match self.figures.get(DRIVER_TIMEOUT).await {
             Some(figures) => {
-                let page =
-                    figures.pages[format as usize].get_or_init(|| encode::encode(&figures, format));
+                let page = figures.pages[format as usize]
+                    .get_or_init(|| encode(METRICS, &figures, format));
                 text(StatusCode::OK, format.media_type(), page.clone())
             }
             None => json(StatusCode::SERVICE_UNAVAILABLE, &self.silent()),

@@ -4,6 +4,10 @@
 use std::{env, fs, path::PathBuf, time::Duration};
 
 use fabricbios_fallback_udp::Tally as Datagrams;
+use fabricbios_http::{
+    metrics::{Format, Metric, encode},
+    process::Process,
+};
 use fabricbios_lease::{
     Availability, BindingId, CutTime, Histogram, Note, Proof, State, StateFigures, StepError,
 };
@@ -12,12 +16,7 @@ use fabricbios_wire::{
     RefusalClass, ResourceId, ResourceInventory, ResourceType, admission_flags, health as healths,
 };
 
-use super::{
-    Figures,
-    encode::{Format, encode},
-    machine::{MachineFigures, Process},
-    metrics::METRICS,
-};
+use super::{Figures, machine::MachineFigures, metrics::METRICS};
 use crate::{
     driver::{
         load::PoolFigures,
@@ -183,24 +182,14 @@ fn the_pages_of_metrics_are_as_they_were() {
         ("metrics.openmetrics", Format::OpenMetrics),
     ] {
         let version = env!("CARGO_PKG_VERSION");
-        let page = encode(&figures(), format).replace(version, "VERSION");
+        let page = encode(METRICS, &figures(), format).replace(version, "VERSION");
         golden(&format!("node/src/monitor/golden/{file}"), &page);
     }
 }
 
 #[test]
 fn every_metric_is_on_the_page_of_the_docs() {
-    let row = |it: &super::metrics::Metric| {
-        let labels: Vec<String> = it.labels.iter().map(|it| format!("`{it}`")).collect();
-        format!(
-            "| `{}` | {} | {} | {} |\n",
-            it.full_name(),
-            it.sort.word(),
-            labels.join(", "),
-            it.help
-        )
-    };
-    let rows: String = METRICS.iter().map(row).collect();
+    let rows: String = METRICS.iter().map(Metric::row).collect();
     let file = "docs/metrics.md";
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("..")
@@ -213,10 +202,7 @@ fn every_metric_is_on_the_page_of_the_docs() {
 
 #[test]
 fn names_are_unique_and_words_of_the_formats() {
-    let mut names: Vec<String> = METRICS
-        .iter()
-        .map(super::metrics::Metric::full_name)
-        .collect();
+    let mut names: Vec<String> = METRICS.iter().map(Metric::full_name).collect();
     let is_word = |it: &String| it.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
     assert!(names.iter().all(is_word), "{names:?}");
     names.sort();

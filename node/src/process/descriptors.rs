@@ -4,12 +4,10 @@
 //!
 //! The kernel counts the open descriptors. Other connections of the control plane use no descriptor.
 
-use std::{
-    fs, io,
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, anyhow};
+use fabricbios_http::process::{descriptors as used, descriptors_max as limit};
 use fabricbios_lease::StepError;
 use fabricbios_wire::{LeaseError, Refusal, RefusalClass};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -78,20 +76,6 @@ fn check(used: u64, limit: u64, granting: u64) -> Result<(), StepError> {
 
 fn refused(detail: impl std::fmt::Display) -> StepError {
     StepError::new("open another file", detail)
-}
-
-/// The soft limit, which is the hard limit after [`raise`].
-pub(crate) fn limit() -> u64 {
-    getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(current, _)| current)
-}
-
-/// Since Linux 6.2 the size of the directory is the number of descriptors (proc_pid_fd(5)); on older kernels this
-/// function counts the entries.
-pub(crate) fn used() -> io::Result<u64> {
-    match fs::metadata("/proc/self/fd")?.len() {
-        0 => Ok(fs::read_dir("/proc/self/fd")?.count() as u64),
-        told => Ok(told),
-    }
 }
 
 impl Drop for Granting {

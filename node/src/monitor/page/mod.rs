@@ -1,63 +1,51 @@
 //! The page for people with a browser. It can only be read. Everybody sees health and totals; who has the token of this
 //! run, which is in the state directory, sees leases, tenants, fences and proofs too.
 
-mod access;
 mod ask;
 mod render;
-mod samples;
 
-use std::{
-    io,
-    net::SocketAddr,
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use std::{io, net::SocketAddr, path::Path, sync::Arc};
 
 use fabricbios_http::{
-    Answer, Content, Incoming, Latest, Request, StatusCode, answer,
-    header::{
-        CONTENT_SECURITY_POLICY, HeaderName, HeaderValue, LOCATION, REFERRER_POLICY, SET_COOKIE,
-    },
-    text,
+    Answer, Incoming, Latest, Request, StatusCode,
+    page::{self, Asked, Words, guarded, parameter},
 };
 use fabricbios_wire::{LeaseError, LeaseId, NodeId, Reply};
 use maud::{Markup, html};
-use tokio::{
-    sync::Semaphore,
-    time::{sleep, timeout},
-};
+use tokio::time::timeout;
 
 use crate::{
     driver::{Input, mailbox::Sender},
     monitor::{
         DRIVER_TIMEOUT, Figures, Monitor,
         health::Health,
-        page::{access::Access, ask::Told, render::View, samples::Samples},
+        page::{ask::Told, render::View},
     },
     process::clock,
 };
 
-/// Browsers that watch at once, of operators and of others: on loopback the others are any local users.
-const STREAMS_MAX: usize = 8;
 /// For how long an end is shown. The table knows it a little longer.
 const KNOWN_MS: u64 = 10 * 60 * 1000;
-/// How often a browser that watches is told.
-const EVERY: Duration = Duration::from_secs(2);
-/// What a page may load: its own style and script, and the events. Nobody frames it, and it sends nothing.
-const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'; \
-                      form-action 'none'; frame-ancestors 'none'";
-const SAME_ORIGIN: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
+
+const WORDS: Words<4> = Words {
+    title: "fabricBIOS node",
+    program: "node",
+    log_in: "Leases, tenants, fences and proofs are for an operator of this node: `fabricctl page`, as the user of the daemon \
+             on its machine, prints the address to log in at. Each start of the node makes a new one.",
+    charts: [
+        ("Grants", ""),
+        ("Proved cuts", ""),
+        ("Refusals", ""),
+        ("Over UDP", "B"),
+    ],
+};
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Page {
-    access: Access,
-    samples: Mutex<Samples>,
+    shell: page::Page<4>,
     /// The driver is asked once for all operators who look within a moment. `None`: it is busy.
     told: Latest<Option<Arc<Told>>>,
-    /// Of others and of operators.
-    streams: [Arc<Semaphore>; 2],
 }
 
 impl Page {
@@ -65,22 +53,25 @@ impl Page {
     /// The system has no randomness.
     pub(super) fn new(node_id: NodeId, is_tls: bool) -> io::Result<Self> {
         Ok(Self {
-            access: Access::new(node_id, is_tls)?,
-            samples: Mutex::default(),
+            shell: page::Page::new(&WORDS, &node_id.to_string(), is_tls)?,
             told: Latest::default(),
-            streams: [(); 2].map(|()| Arc::new(Semaphore::new(STREAMS_MAX))),
         })
     }
 
-    /// Writes the address to log in at; see [`Access::write`].
+    /// Writes the address to log in at; see [`page::Page::write_address`].
     pub(super) fn write_address(&self, state_dir: &Path, listen: SocketAddr) -> io::Result<()> {
-        self.access.write(state_dir, listen)
+        self.shell.write_address(state_dir, listen)
     }
 
     /// Takes a sample for the charts.
     pub(super) fn sample(&self, figures: &Figures) {
-        let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
-        samples.add(Instant::now(), figures);
+        let of_all = figures.driver.tally.resources.values();
+        let grants = of_all.clone().map(|it| it.grants).sum();
+        let cuts = of_all.flat_map(|it| it.cuts.values()).sum();
+        let refusals = figures.driver.tally.refusals.values().sum();
+        let paths = figures.machine.data_paths.iter();
+        let bytes = paths.map(|(_, it)| it.received_bytes + it.sent_bytes).sum();
+        self.shell.sample([grants, cuts, refusals, bytes]);
     }
 
     /// Asks the driver for operators. `last`: the figures of now.
@@ -102,76 +93,30 @@ impl Page {
 impl Monitor {
     /// Answers for the paths of the page.
     pub(super) async fn page(self: &Arc<Self>, request: &Request<Incoming>) -> Option<Answer> {
-        let (path, query) = (request.uri().path(), request.uri().query());
+        let path = request.uri().path();
         let lease = path.strip_prefix("/lease/");
         if !matches!(path, "/" | "/page.css" | "/page.js" | "/events" | "/leases")
             && lease.is_none()
         {
             return None;
         }
-        let access = &self.page.access;
-        let mut answer = if access.is_host_ours(request.headers()) {
-            let is_operator = access.is_operator(request.headers());
-            let parameter = |name| {
-                let all = query.unwrap_or_default().split('&');
-                all.filter_map(|it| it.split_once('='))
-                    .find_map(|(of, value)| (of == name).then_some(value))
-            };
-            match (path, lease) {
-                ("/page.css", _) => file("text/css", include_str!("page.css")),
-                ("/page.js", _) => file("text/javascript", include_str!("page.js")),
+        let shell = &self.page.shell;
+        let answer = match shell.begin(request) {
+            Asked::Answered(answer) => answer,
+            Asked::Path { is_operator } => match (path, lease) {
                 ("/events", _) => self.events(is_operator),
-                ("/", _) => match parameter("token") {
-                    Some(token) => self.log_in(token),
-                    None => self.overview(is_operator).await,
-                },
+                ("/", _) => {
+                    let (status, live) = self.live(is_operator).await;
+                    shell.overview(status, &live)
+                }
                 _ if !is_operator => {
-                    refused(StatusCode::FORBIDDEN, "Not logged in", render::LOG_IN)
+                    shell.refused(StatusCode::FORBIDDEN, "Not logged in", WORDS.log_in)
                 }
                 (_, Some(id)) => self.lease(id).await,
-                (_, None) => self.leases(parameter("after")).await,
-            }
-        } else {
-            let why = "This node is asked by its address or as localhost, not by another name.";
-            refused(StatusCode::MISDIRECTED_REQUEST, "Another host", why)
+                (_, None) => self.leases(parameter(request, "after")).await,
+            },
         };
-        for (name, value) in [
-            (CONTENT_SECURITY_POLICY, POLICY),
-            (REFERRER_POLICY, "no-referrer"),
-            (SAME_ORIGIN, "same-origin"),
-        ] {
-            answer
-                .headers_mut()
-                .insert(name, HeaderValue::from_static(value));
-        }
-        Some(answer)
-    }
-
-    /// Has the browser keep the token, and takes it out of the address.
-    fn log_in(&self, token: &str) -> Answer {
-        let cookie = HeaderValue::try_from(self.page.access.set_cookie());
-        match cookie {
-            Ok(mut cookie) if self.page.access.is_token(token) => {
-                cookie.set_sensitive(true);
-                let mut answer = refused(StatusCode::SEE_OTHER, "Logged in", "The page is at /.");
-                answer.headers_mut().insert(SET_COOKIE, cookie);
-                answer
-                    .headers_mut()
-                    .insert(LOCATION, HeaderValue::from_static("/"));
-                answer
-            }
-            _ => refused(StatusCode::FORBIDDEN, "Another token", render::LOG_IN),
-        }
-    }
-
-    async fn overview(&self, is_operator: bool) -> Answer {
-        let (status, live) = self.live(is_operator).await;
-        let body = html! {
-            p class="note" { span id="said" role="status" { "as of the time of loading" } }
-            div id="live" { (live) }
-            script src="/page.js" defer {}
-        };
-        html(status, &render::document("fabricBIOS node", &body))
+        Some(guarded(answer))
     }
 
     /// The part of the page that changes.
@@ -184,44 +129,28 @@ impl Monitor {
             true => Some(self.page.told.get(DRIVER_TIMEOUT).await.flatten()),
             false => None,
         };
-        let samples = self
-            .page
-            .samples
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
         let view = View {
             health: Health::of(&figures, is_operator),
             figures: &figures,
-            charts: samples.charts(Instant::now()),
+            charts: self.page.shell.charts(),
             now_unix_ms: clock::now().unix_ms,
             told,
         };
         (StatusCode::OK, view.live())
     }
 
-    /// Tells a browser that watches until it goes, or the connection has lasted its time.
+    /// Tells a browser that watches.
     fn events(self: &Arc<Self>, is_operator: bool) -> Answer {
-        let streams = &self.page.streams[usize::from(is_operator)];
-        let Ok(place) = Arc::clone(streams).try_acquire_owned() else {
-            let why = "As many browsers watch as can; reload the page to see the node as it is.";
-            return refused(StatusCode::SERVICE_UNAVAILABLE, "Too many watch", why);
-        };
         let monitor = Arc::clone(self);
-        let content = Content::stream(move || {
-            let _held = &place;
+        self.page.shell.events(is_operator, move || {
             let monitor = Arc::clone(&monitor);
-            async move {
-                sleep(EVERY).await;
-                let (_, live) = monitor.live(is_operator).await;
-                Some(event(&live.into_string()).into())
-            }
-        });
-        answer(StatusCode::OK, "text/event-stream", content)
+            async move { monitor.live(is_operator).await.1 }
+        })
     }
 
     async fn leases(&self, after: Option<&str>) -> Answer {
         let Ok(after) = after.map_or(Ok(LeaseId(0)), str::parse) else {
-            return refused(
+            return self.page.shell.refused(
                 StatusCode::BAD_REQUEST,
                 "No lease id",
                 "An id has 32 hexadecimal digits.",
@@ -229,17 +158,17 @@ impl Monitor {
         };
         let asked = ask::leases(&self.watched.driver, after);
         match timeout(DRIVER_TIMEOUT, asked).await.ok().flatten() {
-            Some(page) => html(
-                StatusCode::OK,
-                &render::document("Leases", &render::leases(&page, "Leases")),
-            ),
-            None => busy(),
+            Some(page) => {
+                let body = render::leases(&page, "Leases");
+                self.page.shell.html(StatusCode::OK, "Leases", &body)
+            }
+            None => self.busy(),
         }
     }
 
     async fn lease(&self, id: &str) -> Answer {
         let none = || {
-            refused(
+            self.page.shell.refused(
                 StatusCode::NOT_FOUND,
                 "No such lease",
                 "The node has none of this id, or no longer knows it.",
@@ -255,44 +184,20 @@ impl Monitor {
         match timeout(DRIVER_TIMEOUT, asked).await.ok().flatten() {
             Some(Ok(Reply::Lease(lease))) => {
                 let body = render::lease(&lease, clock::now().unix_ms);
-                html(StatusCode::OK, &render::document("Lease", &body))
+                self.page.shell.html(StatusCode::OK, "Lease", &body)
             }
             Some(Err(refusal)) if refusal.error == LeaseError::NotFound => none(),
-            _ => busy(),
+            _ => self.busy(),
         }
     }
-}
 
-fn html(status: StatusCode, document: &Markup) -> Answer {
-    text(status, "text/html; charset=utf-8", document.0.clone())
-}
-
-fn file(media_type: &'static str, content: &'static str) -> Answer {
-    answer(StatusCode::OK, media_type, Content::whole(content))
-}
-
-fn refused(status: StatusCode, title: &str, why: &str) -> Answer {
-    html(status, &render::document(title, &html! { p { (why) } }))
-}
-
-fn busy() -> Answer {
-    refused(
-        StatusCode::SERVICE_UNAVAILABLE,
-        "Busy",
-        "The node is too busy, or it stops; try again.",
-    )
-}
-
-/// A server-sent event. Its lines end in LF alone, as a CR would end one too.
-fn event(data: &str) -> String {
-    let mut event = String::from("retry: 1000\n");
-    for line in data.replace('\r', " ").lines() {
-        event.push_str("data: ");
-        event.push_str(line);
-        event.push('\n');
+    fn busy(&self) -> Answer {
+        self.page.shell.refused(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "Busy",
+            "The node is too busy, or it stops; try again.",
+        )
     }
-    event.push('\n');
-    event
 }
 
 #[cfg(test)]

@@ -2,19 +2,16 @@
 
 use std::sync::Arc;
 
+use fabricbios_http::page::{in_use, span, wide};
 use fabricbios_lease::Availability;
 use fabricbios_wire::{Fence, LeaseId, LeaseInfo, LeasePage, ProofStep, ResourceId};
-use maud::{DOCTYPE, Markup, html};
+use maud::{Markup, html};
 
 use crate::monitor::{
     Figures,
     health::{Health, name, reason},
-    page::ask::Told,
+    page::{WORDS, ask::Told},
 };
-
-/// How to see the rest.
-pub(super) const LOG_IN: &str = "Leases, tenants, fences and proofs are for an operator of this node: `fabricctl page`, as the \
-    user of the daemon on its machine, prints the address to log in at. Each start of the node makes a new one.";
 
 /// What the live part is made of.
 pub(super) struct View<'a> {
@@ -24,30 +21,6 @@ pub(super) struct View<'a> {
     pub(super) now_unix_ms: u64,
     /// For an operator; `Some(None)`: the node is too busy to tell.
     pub(super) told: Option<Option<Arc<Told>>>,
-}
-
-/// A whole page.
-pub(super) fn document(title: &str, body: &Markup) -> Markup {
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                title { (title) }
-                link rel="stylesheet" href="/page.css";
-            }
-            body {
-                a class="skip" href="#main" { "To the content" }
-                main id="main" {
-                    h1 { (title) }
-                    @if title != "fabricBIOS node" { p { a href="/" { "To the node" } } }
-                    (body)
-                }
-            }
-        }
-    }
 }
 
 impl View<'_> {
@@ -63,7 +36,7 @@ impl View<'_> {
                     (leases(&told.leases, "Leases by id"))
                 }
                 Some(None) => { (self.charts) p class="bad" { "The node is too busy to list leases and fences." } }
-                None => { (self.charts) p class="note" { (LOG_IN) } }
+                None => { (self.charts) p class="note" { (WORDS.log_in) } }
             }
         }
     }
@@ -120,8 +93,6 @@ impl View<'_> {
     fn resource(&self, of: &Availability) -> Markup {
         let inventory = &self.figures.driver.inventory;
         let name = name(inventory, of.resource_id);
-        let used = of.capacity.saturating_sub(of.available);
-        let percent = u128::from(used) * 100 / u128::from(of.capacity.max(1));
         let state = match (of.fenced, of.fenced_part, reason(inventory, of.resource_id)) {
             (true, ..) => "fenced",
             (false, 1.., _) => "partly fenced",
@@ -133,7 +104,7 @@ impl View<'_> {
             tr {
                 th scope="row" { (name) } td { (kind) }
                 td class=(if state == "well" { "good" } else { "bad" }) { (state) }
-                td { meter min="0" max="100" value=(percent) aria-label={ (name) " in use" } {} " " (percent) " %" }
+                td { (in_use(&name, of.capacity, of.available)) }
                 td class="number" { (kind.amount(of.available)) }
                 td class="number" { (kind.amount(of.capacity)) }
             }
@@ -238,23 +209,6 @@ fn steps(steps: &[ProofStep]) -> Markup {
     }
 }
 
-/// A table that scrolls by itself where it is too wide, also by keyboard.
-fn wide(title: &str, rows: &Markup) -> Markup {
-    html! { div class="wide" tabindex="0" role="region" aria-label=(title) { table { (rows) } } }
-}
-
 fn link(id: LeaseId) -> Markup {
     html! { a class="id" href={ "/lease/" (id) } { (id) } }
-}
-
-/// A span of time by its two largest units.
-fn span(ms: u64) -> String {
-    let secs = ms / 1000;
-    let (days, hours, mins) = (secs / 86_400, secs / 3600 % 24, secs / 60 % 60);
-    match (days, hours, mins) {
-        (0, 0, 0) => format!("{} s", secs),
-        (0, 0, _) => format!("{mins} min {} s", secs % 60),
-        (0, _, _) => format!("{hours} h {mins} min"),
-        _ => format!("{days} d {hours} h"),
-    }
 }

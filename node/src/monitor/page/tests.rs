@@ -75,7 +75,9 @@ fn overview() -> String {
         now_unix_ms: NOW,
         told: Some(Some(Arc::new(told))),
     };
-    render::document("fabricBIOS node", &view.live()).into_string()
+    let page = Page::new(figures.machine.node_id).unwrap();
+    let document = page.shell.document(WORDS.title, &view.live());
+    document.into_string()
 }
 
 #[test]
@@ -111,10 +113,4 @@ fn a_page_says_what_an_operator_needs_and_is_small() {
     ] {
         assert!(page.contains(part), "{part}: {page}");
     }
-}
-
-#[test]
-fn an_event_has_one_end_whatever_is_in_it() {
-    let event = event("a\r\rdata: b\n\nc");
-    assert_eq!(event, "retry: 1000\ndata: a  data: b\ndata: \ndata: c\n\n");
 }

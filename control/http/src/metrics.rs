@@ -1,4 +1,5 @@
-//! The exposition formats: OpenMetrics 1.0.0, and the Prometheus text format 0.0.4, which is made of it.
+//! Tables of metrics, and the exposition formats: OpenMetrics 1.0.0, and the Prometheus text format 0.0.4, which is made of
+//! it. A program has one table; its page and the table of the docs are made of it.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -10,22 +11,96 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use crate::monitor::{
-    Figures,
-    metrics::{METRICS, Metric, Sort},
-};
+use crate::header::{ACCEPT, HeaderMap};
+
+/// What a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    /// Grows until the daemon ends.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Spans of time by their length.
+    Histogram,
+}
+
+/// A metric of a program whose figures are an `F`.
+#[derive(Debug)]
+pub struct Metric<F> {
+    /// The name, without the unit and the `_total` of counters.
+    pub name: &'static str,
+    /// The meaning, for people.
+    pub help: &'static str,
+    /// What it is.
+    pub sort: Sort,
+    /// `seconds`, `bytes`, or nothing.
+    pub unit: &'static str,
+    /// The names of its labels.
+    pub labels: &'static [&'static str],
+    /// Reads the samples.
+    pub read: fn(&F, &mut Take<'_>),
+}
+
+impl<F> Metric<F> {
+    /// The name of its samples; a histogram's have further endings.
+    #[must_use]
+    pub fn full_name(&self) -> String {
+        let unit = if self.unit.is_empty() { "" } else { "_" };
+        let total = match self.sort {
+            Sort::Counter => "_total",
+            _ => "",
+        };
+        format!("{}{unit}{}{total}", self.name, self.unit)
+    }
+
+    /// Its row in the table of the docs: name, sort, labels, meaning.
+    #[must_use]
+    pub fn row(&self) -> String {
+        let sort = match self.sort {
+            Sort::Counter => "counter",
+            Sort::Gauge => "gauge",
+            Sort::Histogram => "histogram",
+        };
+        let labels: Vec<String> = self.labels.iter().map(|it| format!("`{it}`")).collect();
+        let (name, labels) = (self.full_name(), labels.join(", "));
+        format!("| `{name}` | {sort} | {labels} | {} |\n", self.help)
+    }
+}
+
+/// Makes the table: `name unit, sort, labels, help: read;` for each metric, in the order of the page.
+#[macro_export]
+macro_rules! metrics {
+    ($($name:literal $unit:literal, $sort:ident, $labels:expr, $help:literal: $read:expr;)*) => {
+        &[$($crate::metrics::Metric {
+            name: $name,
+            help: $help,
+            sort: $crate::metrics::Sort::$sort,
+            unit: $unit,
+            labels: $labels,
+            read: $read,
+        }),*]
+    };
+}
 
 /// How a page of metrics is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
+pub enum Format {
     /// The format that every collector reads.
     Text,
+    /// OpenMetrics 1.0.0.
     OpenMetrics,
 }
 
 impl Format {
+    /// What the client wants.
+    #[must_use]
+    pub fn of(headers: &HeaderMap) -> Self {
+        let accept = headers.get(ACCEPT).and_then(|it| it.to_str().ok());
+        Self::wanted(accept.unwrap_or_default())
+    }
+
     /// OpenMetrics if the Accept header names it without refusing it (RFC 9110, section 12.5.1).
-    pub(super) fn wanted(accept: &str) -> Self {
+    fn wanted(accept: &str) -> Self {
         let named = accept.split(',').any(|range| {
             let mut parts = range.split(';').map(str::trim);
             let is_it = parts
@@ -37,7 +112,9 @@ impl Format {
         if named { Self::OpenMetrics } else { Self::Text }
     }
 
-    pub(super) fn media_type(self) -> &'static str {
+    /// The media type of a page.
+    #[must_use]
+    pub fn media_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; version=0.0.4; charset=utf-8",
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -46,24 +123,34 @@ impl Format {
 }
 
 /// The value of one sample.
-pub(super) enum Value<'a> {
+#[derive(Clone, Copy, Debug)]
+pub enum Value<'a> {
+    /// A whole number.
     Count(u64),
+    /// Any number.
     Number(f64),
+    /// A histogram.
     Spans(&'a Histogram),
 }
 
-/// Takes the samples of a metric: the values of its labels, and the value.
-pub(super) type Take<'a> = dyn FnMut(&[&str], Value<'_>) + 'a;
+impl Value<'_> {
+    /// 1 or 0.
+    #[must_use]
+    pub fn flag(is_set: bool) -> Self {
+        Self::Count(is_set.into())
+    }
+}
 
-/// The page. `figures` has all that is told.
-pub(super) fn encode(figures: &Figures, format: Format) -> String {
+/// Takes the samples of a metric: the values of its labels, and the value.
+pub type Take<'a> = dyn FnMut(&[&str], Value<'_>) + 'a;
+
+/// The page of a table. `figures` has all that is told.
+#[must_use]
+pub fn encode<F>(table: &'static [Metric<F>], figures: &F, format: Format) -> String {
     let mut page = String::new();
     let mut registry = Registry::default();
-    let mut families = Families::default();
-    for metric in METRICS {
-        families.add(metric, figures);
-    }
-    registry.register_collector(Box::new(families));
+    let families = table.iter().map(|it| Family::of(it, figures)).collect();
+    registry.register_collector(Box::new(Families(families)));
     // A String takes everything.
     encode_registry(&mut page, &registry).ok();
     match format {
@@ -73,12 +160,15 @@ pub(super) fn encode(figures: &Figures, format: Format) -> String {
 }
 
 /// All samples, ready to be written.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Families(Vec<Family>);
 
 #[derive(Debug)]
 struct Family {
-    metric: &'static Metric,
+    name: &'static str,
+    help: &'static str,
+    sort: Sort,
+    unit: Option<Unit>,
     samples: Vec<(Vec<(&'static str, String)>, Owned)>,
 }
 
@@ -89,8 +179,8 @@ enum Owned {
     Spans(Box<Histogram>),
 }
 
-impl Families {
-    fn add(&mut self, metric: &'static Metric, figures: &Figures) {
+impl Family {
+    fn of<F>(metric: &'static Metric<F>, figures: &F) -> Self {
         let mut samples = Vec::new();
         (metric.read)(figures, &mut |values, value| {
             let labels = metric.labels.iter().zip(values);
@@ -102,21 +192,32 @@ impl Families {
             };
             samples.push((labels.collect(), value));
         });
-        self.0.push(Family { metric, samples });
+        let unit = match metric.unit {
+            "" => None,
+            "seconds" => Some(Unit::Seconds),
+            "bytes" => Some(Unit::Bytes),
+            other => Some(Unit::Other(other.to_owned())),
+        };
+        Self {
+            name: metric.name,
+            help: metric.help,
+            sort: metric.sort,
+            unit,
+            samples,
+        }
     }
 }
 
 impl Collector for Families {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        for Family { metric, samples } in &self.0 {
-            let (sort, unit) = (metric.sort.metric_type(), metric.unit());
-            let mut family =
-                encoder.encode_descriptor(metric.name, metric.help, unit.as_ref(), sort)?;
-            for (labels, value) in samples {
+        for it in &self.0 {
+            let (sort, unit) = (it.sort.metric_type(), it.unit.as_ref());
+            let mut family = encoder.encode_descriptor(it.name, it.help, unit, sort)?;
+            for (labels, value) in &it.samples {
                 // An empty list of labels would be written as `{}`.
                 match labels.is_empty() {
-                    true => write(&mut family, metric.sort, value)?,
-                    false => write(&mut family.encode_family(labels)?, metric.sort, value)?,
+                    true => write(&mut family, it.sort, value)?,
+                    false => write(&mut family.encode_family(labels)?, it.sort, value)?,
                 }
             }
         }
@@ -147,17 +248,6 @@ impl Sort {
             Self::Counter => MetricType::Counter,
             Self::Gauge => MetricType::Gauge,
             Self::Histogram => MetricType::Histogram,
-        }
-    }
-}
-
-impl Metric {
-    fn unit(&self) -> Option<Unit> {
-        match self.unit {
-            "" => None,
-            "seconds" => Some(Unit::Seconds),
-            "bytes" => Some(Unit::Bytes),
-            other => Some(Unit::Other(other.to_owned())),
         }
     }
 }

@@ -8,19 +8,19 @@ use std::{
     path::Path,
 };
 
-use fabricbios_http::header::{COOKIE, HOST, HeaderMap};
-use fabricbios_wire::NodeId;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// The file in the state directory with the address to log in at.
+use crate::header::{COOKIE, HOST, HeaderMap};
+
+/// The file with the address to log in at.
 const FILE: &str = "page.url";
 
 /// The token of this run. Whoever has it reads leases and tenants, and can change nothing.
 pub(super) struct Access {
     /// Hexadecimal digits.
     token: Zeroizing<String>,
-    /// Browsers send a cookie to every port of a host, so nodes on one host need different names.
+    /// Browsers send a cookie to every port of a host, so programs on one host need different names.
     cookie: String,
     /// The port speaks HTTPS.
     is_tls: bool,
@@ -33,13 +33,15 @@ impl std::fmt::Debug for Access {
 }
 
 impl Access {
+    /// `id`: of the program.
+    ///
     /// # Errors
     /// The system has no randomness.
-    pub(super) fn new(node_id: NodeId, is_tls: bool) -> io::Result<Self> {
+    pub(super) fn new(id: &str, is_tls: bool) -> io::Result<Self> {
         let mut random = Zeroizing::new([0; 16]);
         getrandom::fill(&mut *random).map_err(|it| io::Error::other(it.to_string()))?;
         let number = Zeroizing::new(u128::from_be_bytes(*random));
-        let mut cookie = format!("fabricbios_{node_id}");
+        let mut cookie = format!("fabricbios_{id}");
         cookie.truncate(27);
         Ok(Self {
             token: Zeroizing::new(format!("{:032x}", *number)),
@@ -52,7 +54,7 @@ impl Access {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub(super) fn write(&self, state_dir: &Path, listen: SocketAddr) -> io::Result<()> {
+    pub(super) fn write(&self, directory: &Path, listen: SocketAddr) -> io::Result<()> {
         let ip = match listen.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
@@ -61,7 +63,7 @@ impl Access {
         let at = SocketAddr::new(ip, listen.port());
         let scheme = if self.is_tls { "https" } else { "http" };
         let url = Zeroizing::new(format!("{scheme}://{at}/?token={}\n", *self.token));
-        let path = state_dir.join(FILE);
+        let path = directory.join(FILE);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -86,21 +88,21 @@ impl Access {
         ours.any(|(name, value)| name == self.cookie && self.is_token(value))
     }
 
-    /// The value of Set-Cookie that logs in until the browser or the node ends.
+    /// The value of Set-Cookie that logs in until the browser or the program ends.
     pub(super) fn set_cookie(&self) -> String {
         let (name, token) = (&self.cookie, &*self.token);
         let secure = if self.is_tls { "; Secure" } else { "" };
         format!("{name}={token}; Path=/; HttpOnly; SameSite=Strict{secure}")
     }
 
-    /// Whether the request is meant for this node. Over TLS the browser has verified the name.
+    /// Whether the request is meant for this program. Over TLS the browser has verified the name.
     pub(super) fn is_host_ours(&self, headers: &HeaderMap) -> bool {
         self.is_tls || is_host_ours(headers)
     }
 }
 
 /// Whether the request names this machine by an address or as localhost. Otherwise a page of somebody else may have had
-/// its name resolved to this node, and would read it with the browser of whoever visits that page.
+/// its name resolved to this machine, and would read it with the browser of whoever visits that page.
 fn is_host_ours(headers: &HeaderMap) -> bool {
     let mut hosts = headers.get_all(HOST).iter();
     let (Some(host), None) = (hosts.next(), hosts.next()) else {
@@ -121,9 +123,8 @@ fn is_host_ours(headers: &HeaderMap) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use fabricbios_http::header::HeaderValue;
-
     use super::*;
+    use crate::header::HeaderValue;
 
     #[test]
     fn a_host_is_an_address_or_localhost() {
@@ -150,8 +151,8 @@ mod tests {
     }
 
     #[test]
-    fn only_the_cookie_of_this_run_and_node_counts() {
-        let access = Access::new(NodeId([7; 32]), false).unwrap();
+    fn only_the_cookie_of_this_run_and_program_counts() {
+        let access = Access::new(&"07".repeat(32), false).unwrap();
         let has = |cookie: String| {
             let mut headers = HeaderMap::new();
             headers.append(COOKIE, HeaderValue::try_from(cookie).unwrap());
@@ -161,10 +162,10 @@ mod tests {
         let (ours, _) = set.split_once(';').unwrap();
         assert!(has(ours.to_owned()) && has(format!("a=b; {ours}; c")));
         assert!(!has(format!("x{ours}")) && !has(format!("{ours}0")) && !has(String::new()));
-        let later = Access::new(NodeId([7; 32]), false).unwrap();
+        let later = Access::new(&"07".repeat(32), false).unwrap();
         let set = later.set_cookie();
         assert!(!has(set.split_once(';').unwrap().0.to_owned()));
-        let over_tls = Access::new(NodeId([7; 32]), true).unwrap();
+        let over_tls = Access::new(&"07".repeat(32), true).unwrap();
         assert!(over_tls.set_cookie().ends_with("; Secure") && !set.contains("Secure"));
     }
 }

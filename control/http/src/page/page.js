@@ -1,6 +1,7 @@
 "use strict";
-// Shows what the node tells. The node has escaped every text, and the content security policy allows no other script.
+// Shows what the server tells. The server has escaped every text, and the content security policy allows no other script.
 const live = document.getElementById("live");
+const name = document.title;
 const said = document.getElementById("said");
 const isInUse = () => {
   const selection = getSelection();
@@ -12,8 +13,8 @@ const events = new EventSource("/events");
 events.onmessage = (event) => {
   if (isInUse()) return say("held while something in the page is selected");
   live.innerHTML = event.data;
-  document.title = live.querySelector("dd, p").textContent + " – fabricBIOS node";
+  document.title = live.querySelector("dd, p").textContent + " – " + name;
   say("live");
 };
 events.onerror = () => say(events.readyState === EventSource.CLOSED
-  ? "not live: reload the page" : "not live: the node does not answer; trying again");
+  ? "not live: reload the page" : "not live: no answer; trying again");

@@ -1,4 +1,4 @@
-//! Rates as small charts. A sample is taken when somebody looks, so a node that nobody watches does nothing for them.
+//! Rates as small charts. A sample is taken when somebody looks, so a program that nobody watches does nothing for them.
 
 use std::{
     collections::VecDeque,
@@ -7,8 +7,6 @@ use std::{
 
 use maud::{Markup, html};
 
-use crate::monitor::Figures;
-
 /// The time that a chart shows.
 const SHOWN: Duration = Duration::from_secs(180);
 /// The least time between samples.
@@ -16,24 +14,18 @@ const APART: Duration = Duration::from_millis(1500);
 const WIDTH: f64 = 240.0;
 const HEIGHT: f64 = 48.0;
 
-/// The counts of which a chart shows the rate, with the unit of their amounts.
-const CHARTS: [(&str, &str); 4] = [
-    ("Grants", ""),
-    ("Proved cuts", ""),
-    ("Refusals", ""),
-    ("Over UDP", "B"),
-];
+/// The last samples of `N` counts.
+#[derive(Debug)]
+pub(super) struct Samples<const N: usize>(VecDeque<(Instant, [u64; N])>);
 
-/// The last samples.
-#[derive(Debug, Default)]
-pub(in crate::monitor) struct Samples(VecDeque<(Instant, [u64; CHARTS.len()])>);
-
-impl Samples {
-    pub(in crate::monitor) fn add(&mut self, now: Instant, figures: &Figures) {
-        self.push(now, counts(figures));
+impl<const N: usize> Default for Samples<N> {
+    fn default() -> Self {
+        Self(VecDeque::new())
     }
+}
 
-    fn push(&mut self, now: Instant, counts: [u64; CHARTS.len()]) {
+impl<const N: usize> Samples<N> {
+    pub(super) fn push(&mut self, now: Instant, counts: [u64; N]) {
         if { self.0.back() }.is_some_and(|(last, _)| now.saturating_duration_since(*last) < APART) {
             return;
         }
@@ -44,12 +36,13 @@ impl Samples {
         self.0.push_back((now, counts));
     }
 
-    pub(super) fn charts(&self, now: Instant) -> Markup {
+    /// `names`: of the counts, with the unit of their amounts.
+    pub(super) fn charts(&self, now: Instant, names: &[(&str, &str); N]) -> Markup {
         html! {
             section aria-labelledby="rates" {
                 h2 id="rates" { "Rates of the last 3 minutes" }
                 div class="charts" {
-                    @for (index, (name, unit)) in CHARTS.iter().enumerate() {
+                    @for (index, (name, unit)) in names.iter().enumerate() {
                         (chart(name, unit, &self.rates(now, index)))
                     }
                 }
@@ -69,16 +62,6 @@ impl Samples {
         });
         rates.filter(|(age, _)| *age <= SHOWN).collect()
     }
-}
-
-fn counts(figures: &Figures) -> [u64; CHARTS.len()] {
-    let of_all = figures.driver.tally.resources.values();
-    let grants = of_all.clone().map(|it| it.grants).sum();
-    let cuts = of_all.flat_map(|it| it.cuts.values()).sum();
-    let refusals = figures.driver.tally.refusals.values().sum();
-    let paths = figures.machine.data_paths.iter();
-    let bytes = paths.map(|(_, it)| it.received_bytes + it.sent_bytes).sum();
-    [grants, cuts, refusals, bytes]
 }
 
 fn chart(name: &str, unit: &str, rates: &[(Duration, f64)]) -> Markup {
@@ -124,7 +107,7 @@ mod tests {
 
     #[test]
     fn samples_are_bounded_and_a_rate_is_over_its_span() {
-        let (start, mut samples) = (Instant::now(), Samples::default());
+        let (start, mut samples) = (Instant::now(), Samples::<4>::default());
         let second = Duration::from_secs(1);
         for n in 0..2000 {
             samples.push(start + second * n, [u64::from(n) * 5; 4]);
