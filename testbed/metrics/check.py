@@ -9,7 +9,7 @@ from prometheus_client import parser as text_format
 from prometheus_client.openmetrics import parser as openmetrics_format
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-GOLDEN = ROOT / "node/src/monitor/golden"
+GOLDEN = [ROOT / "node/src/monitor/golden", ROOT / "fleet/scheduler/src/watch/golden"]
 DOCS = ROOT / "docs/metrics"
 
 
@@ -17,13 +17,19 @@ def samples(families):
     return {(it.name, tuple(sorted(it.labels.items()))): it.value for family in families for it in family.samples}
 
 
-def main():
-    text = samples(text_format.text_string_to_metric_families((GOLDEN / "metrics.txt").read_text()))
-    families = list(openmetrics_format.text_string_to_metric_families((GOLDEN / "metrics.openmetrics").read_text()))
+def read(golden):
+    """The names of the samples of a program's page, which are the same in both formats."""
+    text = samples(text_format.text_string_to_metric_families((golden / "metrics.txt").read_text()))
+    families = list(openmetrics_format.text_string_to_metric_families((golden / "metrics.openmetrics").read_text()))
     other = samples(families)
     assert text == other, set(text.items()) ^ set(other.items())
-    names = {name for name, _ in text}
-    assert len(families) > 30, len(families)
+    assert len(families) >= 30, len(families)
+    print(f"{len(families)} metrics, {len(text)} samples, alike in both formats: {golden.relative_to(ROOT)}")
+    return {name for name, _ in text}
+
+
+def main():
+    names = set().union(*map(read, GOLDEN))
 
     asked = {}
     for panel in json.loads((DOCS / "dashboard.json").read_text())["panels"]:
@@ -35,7 +41,6 @@ def main():
     unknown = [(where, name) for where, expression in asked.items()
                for name in re.findall(r"\b(?:fabricbios|process)_[a-z_]+", expression) if name not in names]
     assert not unknown, unknown
-    print(f"{len(families)} metrics, {len(text)} samples, alike in both formats")
 
 
 if __name__ == "__main__":

@@ -110,6 +110,12 @@ pub enum CallError {
 pub struct Origin(pub(crate) Option<Endpoint>);
 
 impl Origin {
+    /// The open connections of the server, and those that are being opened; 0: it is no server's.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.0.as_ref().map_or(0, Endpoint::open_connections)
+    }
+
     fn endpoint(&self, to: SocketAddr) -> std::io::Result<Endpoint> {
         match &self.0 {
             Some(endpoint) => Ok(endpoint.clone()),

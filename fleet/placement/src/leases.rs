@@ -79,6 +79,11 @@ impl Leases {
         self.nodes.get(&node_id).is_some_and(|it| it.is_whole)
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
     /// The node reports no more.
     pub(crate) fn forget(&mut self, node_id: NodeId) {
         let node = self.nodes.remove(&node_id).unwrap_or_default();

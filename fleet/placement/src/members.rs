@@ -80,7 +80,7 @@ impl View {
         members.filter(|it| self.is_whole_node(*it)).count()
     }
 
-    fn is_whole_node(&self, (id, member): (&NodeId, &Member)) -> bool {
+    pub(crate) fn is_whole_node(&self, (id, member): (&NodeId, &Member)) -> bool {
         member.shadow.is_whole() && self.leases.is_whole(*id)
     }
 

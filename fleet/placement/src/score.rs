@@ -190,7 +190,7 @@ fn free_steps(of: &ResourceInventory, offer: &Offer, class: Option<u8>) -> u128 
 }
 
 /// The whole amount of a resource, in the unit of its kind.
-fn whole(of: &ResourceInventory, offer: &Offer) -> u64 {
+pub(crate) fn whole(of: &ResourceInventory, offer: &Offer) -> u64 {
     macro_rules! find {
         ($list:ident, $amount:expr) => {{
             let mut all = of.$list.iter();

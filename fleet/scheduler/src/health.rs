@@ -2,7 +2,6 @@
 
 use fabricbios_placement::{Policy, View};
 use serde::Serialize;
-use tokio::sync::{mpsc, oneshot};
 
 use crate::store::Knowledge;
 
@@ -12,20 +11,20 @@ pub(crate) struct Health {
     /// Whether clients can be redirected: a node reports.
     pub(crate) ready: bool,
     /// Whether a refusal may be for good: all members are known, and each has reported all that decides about a lease.
-    view_complete: bool,
+    pub(crate) view_complete: bool,
     /// What is missing for that, for people.
-    why_not: Vec<String>,
-    nodes_reporting: usize,
+    pub(crate) why_not: Vec<String>,
+    pub(crate) nodes_reporting: usize,
     /// Those that have reported all that decides about a lease.
     nodes_whole: usize,
     members_away: usize,
     /// Whether all who belong to the fabric are known; else others may be away too.
-    members_known: bool,
+    pub(crate) members_known: bool,
     /// `none`, `answers` or `lost`.
-    etcd: &'static str,
-    policy: String,
+    pub(crate) etcd: &'static str,
+    pub(crate) policy: String,
     /// `etcd` or `flag`.
-    policy_from: &'static str,
+    pub(crate) policy_from: &'static str,
 }
 
 impl Health {
@@ -90,28 +89,6 @@ fn why_not(view: &View, nodes_whole: usize, knowledge: Option<Knowledge>) -> Vec
         .chain(away)
         .chain(untold)
         .collect()
-}
-
-/// Somebody waits for it.
-pub(crate) type Ask = oneshot::Sender<Health>;
-
-/// Asks the task that owns the view.
-#[derive(Clone, Debug)]
-pub(crate) struct Asks(mpsc::Sender<Ask>);
-
-impl Asks {
-    /// `None`: the scheduler is stopping. May take as long as the task is busy.
-    pub(crate) async fn health(&self) -> Option<Health> {
-        let (ask, answer) = oneshot::channel();
-        self.0.send(ask).await.ok()?;
-        answer.await.ok()
-    }
-}
-
-/// The two ends.
-pub(crate) fn channel() -> (Asks, mpsc::Receiver<Ask>) {
-    let (asks, asked) = mpsc::channel(1);
-    (Asks(asks), asked)
 }
 
 #[cfg(test)]

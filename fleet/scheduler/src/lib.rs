@@ -6,14 +6,21 @@
 #![forbid(unsafe_code)]
 
 mod embedded;
+mod figures;
 mod health;
-mod http;
 mod owner;
 mod queue;
 mod settings;
 mod store;
+mod watch;
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration, time::SystemTime};
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::Duration,
+    time::SystemTime,
+};
 
 use anyhow::Context;
 use fabricbios_control::{Limits, Membership, NoSessions, Server};
@@ -66,23 +73,31 @@ impl Scheduler {
             }
         };
         let settles_after = etcd.settles_after.unwrap_or(settings::SETTLES_AFTER);
+        let calls = store::Calls::default();
         let (etcd, store) = match urls.is_empty() {
             true => (None, None),
             false => {
                 let (store, news, running) =
-                    store::start(&urls, &identity, fabric.id(), id, settles_after)?;
+                    store::start(&urls, &identity, fabric.id(), id, settles_after, &calls)?;
                 (Some((store, news)), Some(running))
             }
         };
-        let (health, asks) = health::channel();
+        let (figures, asks) = figures::channel();
         let queue = owner::start(id, policy, etcd, asks);
+        let membership = Membership::new(fabric);
+        let origin = Arc::new(OnceLock::new());
         let http = settings.http_listen.map(|at| {
-            let about = http::About::new(id, fabric.id());
-            let started = http::start(at, about, health);
+            let watched = watch::Watched {
+                asks: figures,
+                membership: membership.clone(),
+                depths: queue.depths(),
+                calls,
+                origin: Arc::clone(&origin),
+            };
+            let started = watch::start(at, watched, settings.run_dir.as_deref());
             started.with_context(|| format!("--http-listen {at}"))
         });
         let http = http.transpose()?;
-        let membership = Membership::new(fabric);
         let server = Server::start(
             settings.listen,
             &membership,
@@ -91,6 +106,8 @@ impl Scheduler {
             Arc::new(NoSessions),
         )
         .context("serve nodes and clients")?;
+        // It is set once.
+        origin.set(server.origin()).ok();
         let announcing = match &settings.announce[..] {
             [] => None,
             links => {

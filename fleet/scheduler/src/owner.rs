@@ -15,7 +15,8 @@ use fabricbios_wire::{
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
-    health::{Ask, Health},
+    figures::{Ask, Figures, Fleet, Tally},
+    health::Health,
     queue::{Queue, Turns, Waiting, transient},
     store::{Knowledge, News, Store, Told},
 };
@@ -61,6 +62,9 @@ pub(crate) struct Task {
     store: Option<Store>,
     /// How far etcd says who belongs to the fabric.
     knowledge: Knowledge,
+    /// When each node that reports said its last word.
+    heard: HashMap<NodeId, Instant>,
+    tally: Tally,
     /// What the last warning of each node was, and when.
     told: HashMap<NodeId, (String, Instant)>,
     /// When the log said last that a node comes or goes.
@@ -83,6 +87,8 @@ impl Task {
             common_policy: None,
             store,
             knowledge: Knowledge::Lost,
+            heard: HashMap::new(),
+            tally: Tally::default(),
             told: HashMap::new(),
             said: HashMap::new(),
             awaited: HashSet::new(),
@@ -106,7 +112,7 @@ impl Task {
                 Some((report, _place)) = of_nodes.recv() => self.take(report),
                 Some(news) = news.recv() => self.hear(news),
                 // Who has asked may be gone.
-                Some(ask) = asks.recv() => drop(ask.send(self.health())),
+                Some(ask) = asks.recv() => drop(ask.send(self.figures())),
                 request = of_clients.recv() => match request {
                     Some((request, _place)) => {
                         self.answer(request);
@@ -122,7 +128,7 @@ impl Task {
     }
 
     /// Answers a client.
-    pub(crate) fn answer(&self, request: PeerRequest) {
+    pub(crate) fn answer(&mut self, request: PeerRequest) {
         let answer = match &request.request {
             Request::Ping(number) => Ok(Reply::Pong(*number)),
             Request::GetIdentity => Ok(Reply::Identity(self.identity(&request))),
@@ -145,6 +151,9 @@ impl Task {
                 )),
             },
         };
+        if let Err(refusal) = &answer {
+            self.tally.refused(refusal);
+        }
         // The peer may be gone.
         request.reply.send(answer).ok();
     }
@@ -161,7 +170,19 @@ impl Task {
         }
     }
 
-    fn place(&self, wanted: &LeaseAllocRequest, tenant: &str) -> Answer {
+    fn place(&mut self, wanted: &LeaseAllocRequest, tenant: &str) -> Answer {
+        let begin = Instant::now();
+        let answer = self.choose(wanted, tenant);
+        self.tally.decisions.add(begin.elapsed());
+        match &answer {
+            Ok(Reply::Explained { .. }) => self.tally.explained += 1,
+            Ok(_) => self.tally.placed += 1,
+            Err(_) => {}
+        }
+        answer
+    }
+
+    fn choose(&self, wanted: &LeaseAllocRequest, tenant: &str) -> Answer {
         if !wanted.follows_redirect {
             let why = "this is a scheduler, which grants nothing, and the client does not follow a redirect to a node: use a \
                 newer client, or ask a node itself; `fabricctl node list` names the nodes";
@@ -184,7 +205,7 @@ impl Task {
     }
 
     /// Removes a member that is away from etcd; the task that has the connection answers.
-    fn forget_member(&self, id: NodeId, reply: oneshot::Sender<Answer>) {
+    fn forget_member(&mut self, id: NodeId, reply: oneshot::Sender<Answer>) {
         let why = match &self.store {
             None => (
                 LeaseError::Unsupported,
@@ -209,12 +230,15 @@ impl Task {
                 ),
             ),
         };
+        let refusal = Refusal::new(why.0, why.1, why.2);
+        self.tally.refused(&refusal);
         // The operator may be gone.
-        reply.send(Err(Refusal::new(why.0, why.1, why.2))).ok();
+        reply.send(Err(refusal)).ok();
     }
 
-    fn find(&self, id: LeaseId, request: &PeerRequest) -> Answer {
+    fn find(&mut self, id: LeaseId, request: &PeerRequest) -> Answer {
         let found = self.view.find(id, whose(request));
+        self.tally.found += u64::from(found.is_ok());
         found.map(Reply::Redirect)
     }
 
@@ -236,7 +260,11 @@ impl Task {
             Request::NodeLeases(report) => self.take_leases(&from, report),
             _ => Ok(()),
         };
+        if taken.is_ok() {
+            self.heard.insert(from.node_id, Instant::now());
+        }
         let answer = taken.map(|()| Reply::Reported).map_err(|why| {
+            self.tally.not_taken(&why);
             self.tell_once(from.node_id, format!("a report was refused: {why}"));
             not_taken(&why)
         });
@@ -251,7 +279,9 @@ impl Task {
         report: NodeReport,
     ) -> Result<(), NotTaken> {
         let endpoint = report.endpoint;
-        if self.view.report(from, now_unix_ms(), report)? {
+        let is_first = self.view.report(from, now_unix_ms(), report)?;
+        self.tally.reports[0] += 1;
+        if is_first {
             let nodes = self.view.len();
             if self.may_say(from.node_id) {
                 tracing::info!(node_id = %from.node_id, %endpoint, nodes, "a node reports");
@@ -269,7 +299,9 @@ impl Task {
     }
 
     fn take_leases(&mut self, from: &Reporter, report: LeaseReport) -> Result<(), NotTaken> {
-        if let Some((lease, other)) = self.view.report_leases(from, report)? {
+        let claimed = self.view.report_leases(from, report)?;
+        self.tally.reports[1] += 1;
+        if let Some((lease, other)) = claimed {
             let told = format!("it reports lease {lease}, which node {other} reports too");
             self.tell_once(from.node_id, told);
         }
@@ -311,6 +343,7 @@ impl Task {
             self.view.know_reporting(ended.node_id, now_unix_ms());
         }
         if self.view.gone(ended.node_id, ended.connection) {
+            self.heard.remove(&ended.node_id);
             let nodes = self.view.len();
             let members_away = self.view.away();
             if self.may_say(ended.node_id) {
@@ -322,10 +355,14 @@ impl Task {
         }
     }
 
-    fn health(&self) -> Health {
+    fn figures(&self) -> Figures {
         let knowledge = self.store.as_ref().map(|_| self.knowledge);
         let policy_from = self.common_policy.map_or("flag", |_| "etcd");
-        Health::of(&self.view, knowledge, self.policy(), policy_from)
+        Figures {
+            health: Health::of(&self.view, knowledge, self.policy(), policy_from),
+            fleet: Fleet::of(&self.view, &self.heard, Instant::now()),
+            tally: self.tally.clone(),
+        }
     }
 
     fn policy(&self) -> Policy {
@@ -388,7 +425,7 @@ fn not_taken(why: &NotTaken) -> Refusal {
     Refusal::new(error, class, why.to_string())
 }
 
-fn now_unix_ms() -> u64 {
+pub(crate) fn now_unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX))
 }

@@ -43,6 +43,22 @@ struct Lane {
 struct Places {
     of: HashMap<Principal, usize>,
     all: usize,
+    /// Requests that got none.
+    turned_away: u64,
+}
+
+/// The places of both queues, for who watches.
+#[derive(Clone, Debug)]
+pub(crate) struct Depths([Arc<Mutex<Places>>; 2]);
+
+impl Depths {
+    /// Of reports and of requests: how many wait, and how many were turned away.
+    pub(crate) fn now(&self) -> [(usize, u64); 2] {
+        self.0.each_ref().map(|it| {
+            let places = lock(it);
+            (places.all, places.turned_away)
+        })
+    }
 }
 
 /// The requests of clients, which come out so that tenants and operators take turns: one that asks hundreds of times does
@@ -117,6 +133,7 @@ impl Lane {
         let waiting = places.of.get(&of).copied().unwrap_or_default();
         let is_full = places.all >= WAITING_MAX && waiting >= self.of_one_min;
         if is_full || waiting >= self.of_one_max {
+            places.turned_away += 1;
             return None;
         }
         places.of.insert(of.clone(), waiting + 1);
@@ -136,6 +153,10 @@ impl Queue {
             waiting: FairQueue::default(),
         };
         (Self { reports, requests }, of_nodes, of_clients)
+    }
+
+    pub(crate) fn depths(&self) -> Depths {
+        Depths([&self.reports, &self.requests].map(|it| Arc::clone(&it.places)))
     }
 
     /// Passes a request on, or refuses it. Never blocks.

@@ -33,10 +33,15 @@ pub struct Settings {
     /// Where nodes and clients connect (QUIC over UDP)
     #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:5704")]
     pub listen: SocketAddr,
-    /// Where /healthz and /readyz are answered over HTTP, without TLS and without authentication: whoever reaches it learns how
-    /// many nodes report and what the scheduler lacks, but no tenant and no lease [default: nowhere]
+    /// Where /metrics, /healthz, /readyz and a page for people are answered over HTTP, without TLS and without authentication:
+    /// whoever reaches it learns how many nodes report, what they have together and what the scheduler lacks, but no tenant and
+    /// no lease [default: nowhere]
     #[arg(long, value_name = "ADDR:PORT")]
     pub http_listen: Option<SocketAddr>,
+    /// A directory, there already, for the file page.url of mode 0600 if there is --http-listen: the address at which the page
+    /// shows nodes by id too. `fabricctl page --state-dir DIR` prints it [default: the page shows nobody more than totals]
+    #[arg(long, value_name = "DIR")]
+    pub run_dir: Option<PathBuf>,
     /// Which of the nodes that have room comes first: spread (the one with the largest free share), binpack (the smallest),
     /// or cache-aware (one that has leases of the caller, then as spread). A policy in etcd, for all schedulers, comes before it
     #[arg(long, value_name = "POLICY", default_value_t)]

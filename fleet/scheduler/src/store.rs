@@ -6,6 +6,7 @@
 //!
 //! Read first: `members.rs`, what is known and written, and `intent.rs`, what is wanted; then `session.rs`, how.
 
+mod calls;
 mod client;
 mod identity;
 mod intent;
@@ -32,6 +33,7 @@ use tokio::{
 };
 use tonic::transport::Endpoint;
 
+pub(crate) use calls::{Calls, OfCall};
 use client::{Client, Failure};
 use intent::Intent;
 pub(crate) use members::Told;
@@ -161,6 +163,7 @@ pub(crate) fn start(
     fabric: FabricId,
     scheduler_id: NodeId,
     settles_after: Duration,
+    calls: &Calls,
 ) -> anyhow::Result<(Store, mpsc::Receiver<News>, Running)> {
     let endpoints = identity::endpoints(urls, identity)?;
     let mailbox = Arc::new(Mailbox::default());
@@ -171,6 +174,7 @@ pub(crate) fn start(
         keys: Keys::of(fabric),
         scheduler_id,
         endpoints,
+        calls: calls.clone(),
         mailbox: Arc::clone(&mailbox),
         news,
         forgets: to_forget,
@@ -196,6 +200,8 @@ struct Task {
     keys: Keys,
     scheduler_id: NodeId,
     endpoints: Vec<Endpoint>,
+    /// What this task's calls are counted in.
+    calls: Calls,
     mailbox: Arc<Mailbox>,
     news: mpsc::Sender<News>,
     forgets: mpsc::Receiver<Forget>,

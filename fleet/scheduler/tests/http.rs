@@ -8,6 +8,7 @@
 use std::{
     io::{BufRead, BufReader},
     net::SocketAddr,
+    os::unix::fs::PermissionsExt,
     path::Path,
     process::{Command, Stdio},
     time::{Duration, Instant, SystemTime},
@@ -18,7 +19,7 @@ use fabricbios_discovery::{Found, Looking};
 use fabricbios_fabric::{Fabric, FabricDirectory, Member, Verifier};
 use fabricbios_scheduler::{Policy, Scheduler, Settings};
 use fabricbios_wire::{
-    Epoch, InventoryExtension, LeaseReport, NodeReport, Reply, ReportPart, Request,
+    Epoch, InventoryExtension, LeaseId, LeaseReport, NodeReport, Reply, ReportPart, Request,
     ResourceInventory, ResourceType, Role, health,
 };
 use serde_json::{Value, json};
@@ -48,6 +49,7 @@ impl Fleet {
             identity: self.directory.scheduler_identity(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             http_listen,
+            run_dir: None,
             policy: Policy::Binpack,
             announce: Vec::new(),
         }
@@ -210,11 +212,171 @@ async fn a_scheduler_is_ready_while_a_node_reports_and_says_what_it_lacks() {
     assert!(TcpStream::connect(at).await.is_err(), "the port is open");
 }
 
+/// Waits until this page, asked with these lines of a header, has this text, and returns it.
+async fn until_it_has(at: SocketAddr, path: &str, header: &str, text: &str) -> String {
+    let begin = Instant::now();
+    loop {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{header}\r\n");
+        let (_, head, body) = send(at, &request).await;
+        if body.contains(text) {
+            return format!("{head}\r\n\r\n{body}");
+        }
+        assert!(begin.elapsed() < PATIENCE, "no {text} in {head}: {body}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_follow_nodes_requests_and_refusals() {
+    let fleet = Fleet::new();
+    let (scheduler, at) = fleet.scheduler();
+    let page = until_it_has(at, "/metrics", "", "fabricbios_scheduler_ready 0\n").await;
+    assert!(page.contains("version=0.0.4"), "{page}");
+    for line in [
+        "fabricbios_fleet_nodes{state=\"whole\"} 0\n",
+        "fabricbios_scheduler_policy{policy=\"binpack\",from=\"flag\"} 1\n",
+        "fabricbios_scheduler_decision_seconds_count 0\n",
+    ] {
+        assert!(page.contains(line), "{line}: {page}");
+    }
+    // There is no etcd, and no node that is late.
+    for absent in [
+        "\nfabricbios_scheduler_etcd_up ",
+        "\nfabricbios_fleet_oldest_report_age_seconds ",
+    ] {
+        assert!(!page.contains(absent), "{absent}: {page}");
+    }
+
+    let node = fleet.node();
+    let listen = scheduler.local_addr().to_string();
+    let caller = Caller::connect(&listen, &node, Role::Scheduler).await;
+    let caller = caller.unwrap();
+    for report in reports(&node) {
+        assert_eq!(caller.call(&report).await.unwrap(), Ok(Reply::Reported));
+    }
+    let [again, _] = reports(&node);
+    caller.call(&again).await.unwrap().unwrap_err();
+    let identity = fabricbios_client::Identity::load(fleet.directory.admin_identity()).unwrap();
+    let client = fabricbios_client::Node::connect_async(&listen, &identity).await;
+    let client = client.unwrap();
+    let lease = client.call_async(Request::LeaseQuery(LeaseId(7))).await;
+    lease.expect_err("no node has it");
+    let not_taken = "fabricbios_scheduler_reports_not_taken_total{why=\"sequence\"} 1\n";
+    let refused = "fabricbios_scheduler_refusals_total{class=\"transient\",code=\"NotFound\"} 1\n";
+    until_it_has(at, "/metrics", "", refused).await;
+    let page = until_it_has(at, "/metrics", "", not_taken).await;
+    for line in [
+        "fabricbios_fleet_nodes{state=\"whole\"} 1\n",
+        "fabricbios_fleet_nodes_by_health{health=\"ok\"} 1\n",
+        "fabricbios_scheduler_ready 1\n",
+        "fabricbios_scheduler_view_complete 0\n",
+        "fabricbios_scheduler_reports_total{of=\"inventory\"} 1\n",
+        "fabricbios_scheduler_reports_total{of=\"leases\"} 1\n",
+        "fabricbios_scheduler_connections 2\n",
+        "\nfabricbios_fleet_oldest_report_age_seconds ",
+        "\nfabricbios_scheduler_certificate_expiry_timestamp_seconds ",
+        "\nprocess_resident_memory_bytes ",
+    ] {
+        assert!(page.contains(line), "{line}: {page}");
+    }
+    assert!(!page.contains(&node.node_id().to_string()), "{page}");
+    let accept = "Accept: application/openmetrics-text\r\n";
+    let page = until_it_has(at, "/metrics", accept, "# EOF\n").await;
+    assert!(page.contains("application/openmetrics-text"), "{page}");
+    drop(caller);
+    let none = "fabricbios_fleet_nodes{state=\"whole\"} 0\n";
+    until_it_has(at, "/metrics", "", none).await;
+    scheduler.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_shows_totals_to_all_and_nodes_to_who_has_the_token() {
+    let fleet = Fleet::new();
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let settings = Settings {
+        run_dir: Some(fleet.place.path().to_owned()),
+        ..fleet.settings(Some(any))
+    };
+    let scheduler = Scheduler::start(&settings).unwrap();
+    let at = scheduler.http_addr().unwrap();
+    let node = fleet.node();
+    let listen = scheduler.local_addr().to_string();
+    let caller = Caller::connect(&listen, &node, Role::Scheduler).await;
+    let caller = caller.unwrap();
+    for report in reports(&node) {
+        assert_eq!(caller.call(&report).await.unwrap(), Ok(Reply::Reported));
+    }
+    let id = node.node_id().to_string();
+    let page = until_it_has(at, "/", "", "<b>1</b> report").await;
+    assert!(
+        page.contains("content-security-policy: default-src 'none'"),
+        "{page}"
+    );
+    assert!(page.contains("fabricctl page --state-dir DIR"), "{page}");
+    assert!(!page.contains(&id) && !page.contains("192.0.2.1"), "{page}");
+
+    let file = fleet.place.path().join("page.url");
+    let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let url = std::fs::read_to_string(file).unwrap();
+    let path = url.trim().strip_prefix(&format!("http://{at}")).unwrap();
+    let asked = |path: &str, host: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        async move { send(at, &request).await }
+    };
+    let (status, head, _) = asked(path, "127.0.0.1").await;
+    assert_eq!(status, 303);
+    let cookie = head.split_once("set-cookie: ").unwrap().1;
+    let cookie = format!("Cookie: {}\r\n", cookie.split_once(';').unwrap().0);
+    let page = until_it_has(at, "/", &cookie, &id).await;
+    assert!(page.contains("192.0.2.1:5701"), "{page}");
+    let wrong = cookie.replace('=', "=0");
+    let page = until_it_has(at, "/", &wrong, "<b>1</b> report").await;
+    assert!(!page.contains(&id), "{page}");
+    assert_eq!(asked("/?token=0", "127.0.0.1").await.0, 403);
+    assert_eq!(asked("/", "scheduler.example").await.0, 421);
+
+    // Who watches is told when the node is gone.
+    let mut watching = TcpStream::connect(at).await.unwrap();
+    let request = "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    watching.write_all(request.as_bytes()).await.unwrap();
+    drop(caller);
+    let mut told = String::new();
+    let gone = async {
+        let mut part = [0; 4096];
+        while !told.contains("<b>0</b> report") {
+            let read = watching.read(&mut part).await.unwrap();
+            assert!(read > 0, "it has ended: {told}");
+            told += &String::from_utf8_lossy(&part[..read]);
+        }
+    };
+    tokio::time::timeout(PATIENCE, gone)
+        .await
+        .expect("it is not told");
+    scheduler.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_that_is_not_there_is_named() {
+    let fleet = Fleet::new();
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let settings = Settings {
+        run_dir: Some(fleet.place.path().join("none")),
+        ..fleet.settings(Some(any))
+    };
+    let refused = Scheduler::start(&settings).unwrap_err();
+    let text = format!("{refused:#}");
+    assert!(
+        text.contains("page.url") && text.contains("/none"),
+        "{text}"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_asked_wrongly_is_told_so() {
     let fleet = Fleet::new();
     let (scheduler, at) = fleet.scheduler();
-    for path in ["/", "/metrics", "/healthz/", "/../healthz", "*"] {
+    for path in ["/metrics/", "/leases", "/healthz/", "/../healthz", "*"] {
         assert_eq!(ask(at, "GET", path).await.0, 404, "{path}");
     }
     for method in ["POST", "PUT", "DELETE", "OPTIONS", "BREW"] {

@@ -21,14 +21,12 @@ pub(crate) fn step(layout: &Layout) -> Result<Outcome> {
         Ok(promtool) => promtool.display().to_string(),
         Err(why) => return Ok(Outcome::Skipped(format!("no promtool: {why:#}"))),
     };
-    let page = std::fs::File::open(
-        layout
-            .repository()
-            .join("node/src/monitor/golden/metrics.txt"),
-    )?;
-    let mut check = program(layout, &promtool, &["check", "metrics"]);
-    check.stdin(page);
-    cargo::run(check)?;
+    for of in ["node/src/monitor", "fleet/scheduler/src/watch"] {
+        let page = layout.repository().join(of).join("golden/metrics.txt");
+        let mut check = program(layout, &promtool, &["check", "metrics"]);
+        check.stdin(std::fs::File::open(page)?);
+        cargo::run(check)?;
+    }
     for words in [
         ["check", "rules", "docs/metrics/alerts.yaml"],
         ["test", "rules", "docs/metrics/alerts_test.yaml"],

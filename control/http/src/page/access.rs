@@ -70,7 +70,8 @@ impl Access {
         }
         let mut open = OpenOptions::new();
         let file = open.write(true).create_new(true).mode(0o600).open(&path);
-        file?.write_all(url.as_bytes())
+        { file.and_then(|mut it| it.write_all(url.as_bytes())) }
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
     }
 
     /// Whether it is the token.

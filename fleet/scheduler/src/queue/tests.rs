@@ -41,7 +41,7 @@ fn words(answer: &mut oneshot::Receiver<Answer>) -> Option<String> {
 #[tokio::test]
 async fn a_tenant_with_hundreds_of_requests_holds_up_nobody_else() {
     let (queue, _of_nodes, mut turns) = Queue::new();
-    let task = Task::new(NodeId([9; 32]), Policy::Spread, None);
+    let mut task = Task::new(NodeId([9; 32]), Policy::Spread, None);
     let mut loud: Vec<_> = (0..WAITING_OF_TENANT_MAX)
         .map(|_| asks(&queue, "loud"))
         .collect();

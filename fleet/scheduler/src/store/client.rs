@@ -1,6 +1,6 @@
 //! The calls of etcd that a scheduler makes, each with a deadline. gRPC is tonic's; the messages are in `rpc.rs`.
 
-use std::{error::Error, time::Duration};
+use std::{error::Error, future::Future, time::Duration};
 
 use http::uri::PathAndQuery;
 use prost::Message;
@@ -15,6 +15,7 @@ use tonic::{
 use tonic_prost::ProstCodec;
 
 use super::{
+    calls::Calls,
     identity::chain,
     members::RECORDS_MAX,
     record::Keys,
@@ -74,6 +75,7 @@ impl Failure {
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     grpc: Grpc<Channel>,
+    calls: Calls,
 }
 
 /// All records of the fabric.
@@ -84,16 +86,19 @@ pub(crate) struct All {
 }
 
 impl Client {
-    pub(crate) async fn connect(endpoint: &Endpoint) -> Result<Self, Failure> {
+    pub(crate) async fn connect(endpoint: &Endpoint, calls: &Calls) -> Result<Self, Failure> {
         let what = "connect";
-        let connected = timeout(DEADLINE, endpoint.connect()).await;
-        let channel = connected.map_err(|_late| Failure::Silent { what })?;
-        let channel = channel.map_err(|error| {
-            let why = chain(&error.to_string(), error.source());
-            Failure::Lost { what, why }
-        })?;
+        let connected = calls.count(what, async {
+            let connected = timeout(DEADLINE, endpoint.connect()).await;
+            let channel = connected.map_err(|_late| Failure::Silent { what })?;
+            channel.map_err(|error| {
+                let why = chain(&error.to_string(), error.source());
+                Failure::Lost { what, why }
+            })
+        });
         Ok(Self {
-            grpc: Grpc::new(channel),
+            grpc: Grpc::new(connected.await?),
+            calls: calls.clone(),
         })
     }
 
@@ -233,9 +238,7 @@ impl Client {
             let mut answers: Streaming<LeaseResponse> = self.stream(path, requests).await?;
             answers.message().await
         };
-        let answer = timeout(DEADLINE, answer).await;
-        let answer = answer.map_err(|_late| Failure::Silent { what })?;
-        let answer = answer.map_err(|status| Failure::of(what, &status))?;
+        let answer = self.calls.count(what, in_time(what, answer)).await?;
         Ok(answer.is_some_and(|it| it.ttl > 0))
     }
 
@@ -265,9 +268,8 @@ impl Client {
         };
         // The stream of requests stays open as long as the watch.
         let requests = once(request).chain(pending());
-        let opened = timeout(DEADLINE, self.stream("/etcdserverpb.Watch/Watch", requests)).await;
-        let opened = opened.map_err(|_late| Failure::Silent { what })?;
-        opened.map_err(|status| Failure::of(what, &status))
+        let opened = self.stream("/etcdserverpb.Watch/Watch", requests);
+        self.calls.count(what, in_time(what, opened)).await
     }
 
     async fn call<Q, A>(&self, what: &'static str, path: &'static str, ask: Q) -> Result<A, Failure>
@@ -282,9 +284,7 @@ impl Client {
             grpc.unary(with_leader(ask), PathAndQuery::from_static(path), codec)
                 .await
         };
-        let answer = timeout(DEADLINE, answer).await;
-        let answer = answer.map_err(|_late| Failure::Silent { what })?;
-        let answer = answer.map_err(|status| Failure::of(what, &status))?;
+        let answer = self.calls.count(what, in_time(what, answer)).await?;
         Ok(answer.into_inner())
     }
 
@@ -304,6 +304,15 @@ impl Client {
         let answer = grpc.streaming(with_leader(requests), path, codec).await?;
         Ok(answer.into_inner())
     }
+}
+
+async fn in_time<T>(
+    what: &'static str,
+    answer: impl Future<Output = Result<T, Status>>,
+) -> Result<T, Failure> {
+    let answer = timeout(DEADLINE, answer).await;
+    let answer = answer.map_err(|_late| Failure::Silent { what })?;
+    answer.map_err(|status| Failure::of(what, &status))
 }
 
 /// Why a watch has ended.

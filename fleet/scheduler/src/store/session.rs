@@ -44,7 +44,7 @@ impl Task {
     }
 
     async fn converse(&mut self, endpoint: &Endpoint) -> Result<std::convert::Infallible, Failure> {
-        let client = Client::connect(endpoint).await?;
+        let client = Client::connect(endpoint, &self.calls).await?;
         let mut watch = self.read_all(&client).await?;
         self.answers(endpoint);
         self.be_present(&client).await?;

@@ -7,7 +7,7 @@ use fabricbios_wire::NodeId;
 use tonic::Code;
 
 use super::{
-    Mailbox, Store, Told,
+    Calls, Mailbox, Store, Told,
     client::{Client, Failure},
     identity,
     members::Change,
@@ -18,7 +18,9 @@ use crate::EmbeddedEtcd;
 async fn connected() -> (EmbeddedEtcd, Client, Keys) {
     let etcd = EmbeddedEtcd::start(&[]).unwrap();
     let endpoints = identity::endpoints(&[etcd.url()], &etcd.identity()).unwrap();
-    let client = Client::connect(&endpoints[0]).await.unwrap();
+    let client = Client::connect(&endpoints[0], &Calls::default())
+        .await
+        .unwrap();
     (etcd, client, Keys::of(FabricId([7; 16])))
 }
 
@@ -67,7 +69,9 @@ async fn an_etcd_of_another_ca_and_one_without_tls_are_not_taken() {
         EmbeddedEtcd::start(&[]).unwrap(),
     ];
     let endpoints = identity::endpoints(&[other.url()], &etcd.identity()).unwrap();
-    let refused = Client::connect(&endpoints[0]).await.unwrap_err();
+    let refused = Client::connect(&endpoints[0], &Calls::default())
+        .await
+        .unwrap_err();
     assert!(refused.to_string().contains("certificate"), "{refused}");
     let plain = etcd.url().replace("https", "http");
     let refused = identity::endpoints(&[plain], &etcd.identity()).unwrap_err();

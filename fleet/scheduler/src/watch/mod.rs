@@ -1,145 +1,217 @@
-//! The HTTP port (`--http-listen`): whether the scheduler is well, for who has no certificate, such as a monitor or a load
-//! balancer.
+//! The scheduler watched from outside over HTTP (`--http-listen`): metrics for a collector, health for a load balancer, and a
+//! page for people.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+mod metrics;
+mod page;
 
-use fabricbios_fabric::FabricId;
-use fabricbios_http::{Answer, Http, Incoming, Latest, Request, Site, StatusCode, json};
-use fabricbios_wire::NodeId;
+use std::{
+    collections::BTreeMap,
+    io,
+    net::SocketAddr,
+    path::Path,
+    sync::{Arc, OnceLock},
+    time::{Duration, UNIX_EPOCH},
+};
+
+use fabricbios_control::{Membership, Origin};
+use fabricbios_http::{
+    Answer, Http, Incoming, Latest, Request, Site, StatusCode, json,
+    metrics::{Format, encode},
+    process::{self, Process},
+    text,
+};
 use serde::Serialize;
 
-use crate::health::{Asks, Health};
+use crate::{
+    figures::{Asks, Figures},
+    health::Health,
+    queue::Depths,
+    store::{Calls, OfCall},
+};
+use metrics::METRICS;
+use page::{Shell, WORDS};
 
 /// How long the task that owns the view may take.
 const OWNER_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// What the pages are made of.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    pub(crate) asks: Asks,
+    pub(crate) membership: Membership,
+    pub(crate) depths: Depths,
+    pub(crate) calls: Calls,
+    /// Of the server for nodes and clients, which starts later.
+    pub(crate) origin: Arc<OnceLock<Origin>>,
+}
+
+/// `run_dir`: where the address to log in at is written; `None`: nowhere.
+///
 /// # Errors
-/// The address cannot be listened on.
-pub(crate) fn start(listen: SocketAddr, about: About, asks: Asks) -> io::Result<Http> {
-    let health = Latest::default();
-    Http::start(
-        listen,
-        Pages {
-            about,
-            asks,
-            health,
-        },
-    )
+/// The address cannot be listened on, or the directory not written to.
+pub(crate) fn start(
+    listen: SocketAddr,
+    watched: Watched,
+    run_dir: Option<&Path>,
+) -> io::Result<Http> {
+    let id = watched.membership.now().node_id().to_string();
+    let page = Arc::new(Shell::new(&WORDS, &id)?);
+    let monitor = Monitor {
+        watched,
+        moment: Latest::default(),
+        page: Arc::clone(&page),
+    };
+    let http = Http::start(listen, monitor)?;
+    if let Some(run_dir) = run_dir {
+        page.write_address(run_dir, http.local_addr())?;
+    }
+    Ok(http)
 }
 
 /// Which scheduler it is.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct About {
+struct About {
     scheduler_id: String,
     fabric: String,
     version: &'static str,
 }
 
-impl About {
-    pub(crate) fn new(scheduler_id: NodeId, fabric: FabricId) -> Self {
-        Self {
-            scheduler_id: scheduler_id.to_string(),
-            fabric: fabric.to_string(),
-            version: env!("CARGO_PKG_VERSION"),
-        }
-    }
+/// The figures of one moment.
+#[derive(Debug)]
+struct Moment {
+    about: About,
+    of_owner: Figures,
+    /// Reports and requests: those that wait, and those turned away.
+    queues: [(usize, u64); 2],
+    calls: BTreeMap<&'static str, OfCall>,
+    connections: u64,
+    /// When the certificate of the scheduler ends, seconds since 1970.
+    certificate_ends: Option<u64>,
+    log_lines_dropped: u64,
+    descriptors: u64,
+    descriptors_max: u64,
+    /// `None`: /proc is not there.
+    process: Option<Process>,
+    /// The pages of metrics in both formats, written once for all who ask.
+    pages: [OnceLock<String>; 2],
 }
 
-/// A page of either path.
+/// A page of health.
 #[derive(Debug, Serialize)]
 struct Page<'a> {
     #[serde(flatten)]
     about: &'a About,
     #[serde(flatten)]
-    told: Told,
+    told: Told<'a>,
 }
 
 /// What the page says besides.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-enum Told {
-    Health(Health),
+enum Told<'a> {
+    Health(&'a Health),
     Silent { ready: bool, why_not: [String; 1] },
 }
 
 /// What is served.
 #[derive(Debug)]
-struct Pages {
-    about: About,
-    asks: Asks,
+struct Monitor {
+    watched: Watched,
     /// The task that owns the view looks at every node for each answer.
-    health: Latest<Health>,
+    moment: Latest<Arc<Moment>>,
+    page: Arc<Shell>,
 }
 
-impl Site for Pages {
-    const PAGES: &'static str = "there are /healthz and /readyz";
+impl Site for Monitor {
+    const PAGES: &'static str = "there are /metrics, /healthz and /readyz, and / for people";
 
     async fn answer(self: &Arc<Self>, request: &Request<Incoming>) -> Option<Answer> {
         match request.uri().path() {
-            "/healthz" => Some(self.page(|_| true).await),
-            "/readyz" => Some(self.page(|health| health.ready).await),
-            _ => None,
+            "/metrics" => Some(self.metrics(Format::of(request.headers())).await),
+            "/healthz" => Some(self.health(|_| true).await),
+            "/readyz" => Some(self.health(|health| health.ready).await),
+            _ => self.page(request).await,
         }
     }
 
     async fn run(&self) {
-        self.health.refresh(|| self.asks.health()).await;
+        let moment = async || {
+            let moment = self.watched.moment().await?;
+            self.page.sample(page::counts(&moment));
+            Some(Arc::new(moment))
+        };
+        self.moment.refresh(moment).await;
     }
 }
 
-impl Pages {
-    /// The page, and whether it is good.
-    async fn page(&self, is_good: impl Fn(&Health) -> bool) -> Answer {
-        let health = self.health.get(OWNER_TIMEOUT).await;
-        let status = match &health {
-            Some(health) if is_good(health) => StatusCode::OK,
-            _ => StatusCode::SERVICE_UNAVAILABLE,
+impl Monitor {
+    async fn metrics(&self, format: Format) -> Answer {
+        match self.moment.get(OWNER_TIMEOUT).await {
+            Some(moment) => {
+                let page =
+                    moment.pages[format as usize].get_or_init(|| encode(METRICS, &*moment, format));
+                text(StatusCode::OK, format.media_type(), page.clone())
+            }
+            None => self.silent(),
+        }
+    }
+
+    /// The page of the health, and whether it is good.
+    async fn health(&self, is_good: impl Fn(&Health) -> bool) -> Answer {
+        let Some(moment) = self.moment.get(OWNER_TIMEOUT).await else {
+            return self.silent();
         };
-        let silent = || Told::Silent {
+        let health = &moment.of_owner.health;
+        let status = match is_good(health) {
+            true => StatusCode::OK,
+            false => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        let (about, told) = (&moment.about, Told::Health(health));
+        json(status, &Page { about, told })
+    }
+
+    fn silent(&self) -> Answer {
+        let told = Told::Silent {
             ready: false,
             why_not: [format!(
                 "the scheduler stops, or does not answer within {OWNER_TIMEOUT:?}"
             )],
         };
-        let page = Page {
-            about: &self.about,
-            told: health.map_or_else(silent, Told::Health),
-        };
-        json(status, &page)
+        let about = &self.watched.about();
+        json(StatusCode::SERVICE_UNAVAILABLE, &Page { about, told })
+    }
+}
+
+impl Watched {
+    fn about(&self) -> About {
+        let fabric = self.membership.now();
+        About {
+            scheduler_id: fabric.node_id().to_string(),
+            fabric: fabric.id().to_string(),
+            version: env!("CARGO_PKG_VERSION"),
+        }
+    }
+
+    /// `None`: the scheduler is stopping.
+    async fn moment(&self) -> Option<Moment> {
+        let of_owner = self.asks.figures().await?;
+        let ends = self.membership.now().not_after();
+        let ends = ends.map(|at| at.duration_since(UNIX_EPOCH).map_or(0, |it| it.as_secs()));
+        Some(Moment {
+            about: self.about(),
+            of_owner,
+            queues: self.depths.now(),
+            calls: self.calls.now(),
+            connections: self.origin.get().map_or(0, |it| it.connections() as u64),
+            certificate_ends: ends,
+            log_lines_dropped: fabricbios_log::dropped_lines(),
+            descriptors: process::descriptors().unwrap_or(0),
+            descriptors_max: process::descriptors_max(),
+            process: Process::now().ok(),
+            pages: Default::default(),
+        })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio::{
-        io::{AsyncReadExt, AsyncWriteExt},
-        net::TcpStream,
-    };
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_scheduler_whose_task_does_not_answer_is_not_well() {
-        let (asks, _asked) = crate::health::channel();
-        let about = About::new(NodeId([1; 32]), FabricId([7; 16]));
-        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-        let http = start(listen, about, asks).unwrap();
-        // All wait for one answer, and none for the other's time.
-        let ask = async || {
-            let mut stream = TcpStream::connect(http.local_addr()).await.unwrap();
-            stream
-                .write_all(b"GET /healthz HTTP/1.1\r\n\r\n")
-                .await
-                .unwrap();
-            let mut told = String::new();
-            stream.read_to_string(&mut told).await.unwrap();
-            told
-        };
-        for told in <[String; 3]>::from(tokio::join!(ask(), ask(), ask())) {
-            assert!(told.starts_with("HTTP/1.1 503 "), "{told}");
-            assert!(told.contains(r#""ready":false"#), "{told}");
-            assert!(told.contains("does not answer within 2s"), "{told}");
-        }
-        http.stop().await;
-    }
-}
+mod tests;

@@ -16,14 +16,18 @@ use crate::world::{World, until, until_async};
 const BINPACK: &str = r#"{"version":1,"policy":"binpack"}"#;
 const CACHE_AWARE: &str = r#"{"version":1,"policy":"cache-aware"}"#;
 
-async fn health(at: SocketAddr) -> Value {
+async fn get(at: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(at).await.unwrap();
-    let request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
-    stream.write_all(request).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
     let mut told = String::new();
     stream.read_to_string(&mut told).await.unwrap();
     let (_, body) = told.split_once("\r\n\r\n").unwrap();
-    serde_json::from_str(body).unwrap()
+    body.to_owned()
+}
+
+async fn health(at: SocketAddr) -> Value {
+    serde_json::from_str(&get(at, "/healthz").await).unwrap()
 }
 
 /// Waits until /healthz of each scheduler says this of etcd, of the policy, and of where that is from.
@@ -115,5 +119,28 @@ async fn a_scheduler_says_how_far_etcd_can_be_relied_on() {
     let is_empty = async || is_so("ready", false).await;
     let why = until_async("no node", is_empty).await;
     assert!(why.contains("1 member of the fabric is away"), "{why}");
+    scheduler.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_tell_whether_etcd_answers_and_which_calls_fail() {
+    let mut world = World::new();
+    let scheduler = world.scheduler();
+    let at = scheduler.http_addr().unwrap();
+    let has = async |line: &str| {
+        let page = get(at, "/metrics").await;
+        page.contains(line).then_some(page)
+    };
+    let up = "fabricbios_scheduler_etcd_up 1\n";
+    let page = until_async("etcd answers", async || has(up).await).await;
+    for call in ["connect", "read", "watch"] {
+        let line = format!("\nfabricbios_scheduler_etcd_call_seconds_count{{call=\"{call}\"}} ");
+        assert!(page.contains(&line), "{line}: {page}");
+    }
+    world.etcd.kill();
+    let down = "fabricbios_scheduler_etcd_up 0\n";
+    until_async("etcd is lost", async || has(down).await).await;
+    let failed = "\nfabricbios_scheduler_etcd_failed_total{call=\"connect\",why=\"lost\"} ";
+    until_async("a call fails", async || has(failed).await).await;
     scheduler.stop().await;
 }
