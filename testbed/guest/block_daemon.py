@@ -10,7 +10,7 @@ from checks import until
 from fabric import program
 from nvme_host import controllers
 
-DIRECTORY = pathlib.Path("/run/fabricbios/attach")
+DIRECTORY = pathlib.Path("/run/fabricbios-attach")
 
 
 def record(lease):

@@ -181,7 +181,7 @@ def attaching(suite):
                 ("a lease of memory", ("attach", memory), USAGE, ("mem",)), ("a lease that is over", ("attach", freed["lease_id"]), NOT_FOUND, ("new lease",)),
                 ("a transport that the lease has not", ("attach", udp, "--transport", "nvme-tcp"), USAGE, ("nvme-tcp", "udp")),
                 ("a device in place of a lease", ("attach", "/dev/nvme0n1"), USAGE, ("/dev/nvme0n1", "lease list")),
-                ("not attached", ("detach", tcp), NOT_FOUND, ("/run/fabricbios/attach", "--attach-dir")),
+                ("not attached", ("detach", tcp), NOT_FOUND, ("/run/fabricbios-attach", "--attach-dir")),
                 ("a file in place of a directory", ("attach", tcp, "--attach-dir", "/etc/passwd"), USAGE, ("/etc/passwd", "directory"))):
             _told(suite, f"attaching, {name}", alice, ("block", *words), status, parts)
         _without_root(suite, alice, tcp)

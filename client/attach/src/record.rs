@@ -9,6 +9,7 @@ use std::{
 
 use fabricbios_local::make_passable;
 use fabricbios_wire::{LeaseId, Transport};
+use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -16,6 +17,10 @@ use crate::{
     nvme::{NvmeHost, Target},
     paths::fits,
 };
+
+/// Mode bits for writing by others, and that of a directory such as /tmp.
+const WRITES: u32 = 0o022;
+const STICKY: u32 = 0o1000;
 
 /// The record of one lease. It holds no secret.
 #[derive(Debug, Serialize, Deserialize)]
@@ -94,14 +99,31 @@ impl LeaseFiles {
         self.dir.join(format!("{}.{extension}", self.lease_id))
     }
 
-    /// Checks that the path is a directory or does not exist.
+    /// Checks that the path is a directory into which nobody but root and this user can put a record, or does not exist:
+    /// a record says what root disconnects.
     pub(crate) fn check_dir(&self) -> Result<(), AttachError> {
-        match fs::metadata(&self.dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(self.unusable(error)),
-            Ok(metadata) if metadata.is_dir() => Ok(()),
-            Ok(_) => Err(self.unusable("it is not a directory")),
+        let place = match fs::canonicalize(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            place => place.map_err(|error| self.unusable(error))?,
+        };
+        if !place.is_dir() {
+            return Err(self.unusable("it is not a directory"));
         }
+        for at in place.ancestors() {
+            let found = fs::metadata(at).map_err(|error| self.unusable(error))?;
+            let is_ours = [0, geteuid().as_raw()].contains(&found.uid());
+            // In a directory such as /tmp nobody replaces what is another user's.
+            let is_open = found.mode() & WRITES != 0 && (at == place || found.mode() & STICKY == 0);
+            if !is_ours || is_open {
+                return Err(self.unusable(format_args!(
+                    "others can put records there, because {} belongs to user {} and has mode {:04o}",
+                    at.display(),
+                    found.uid(),
+                    found.mode() & 0o7777
+                )));
+            }
+        }
+        Ok(())
     }
 
     fn unusable(&self, why: impl ToString) -> AttachError {
@@ -111,9 +133,8 @@ impl LeaseFiles {
         }
     }
 
-    /// Makes the directory, for root alone: whoever can write here decides which device is detached. Missing parent
-    /// directories are passable for everybody, whatever the umask: other users look for a node's local socket in
-    /// /run/fabricbios.
+    /// Makes the directory, for root alone, and [checks](Self::check_dir) it. Missing parent directories are passable for
+    /// everybody, whatever the umask: other users may have files there.
     pub(crate) fn make_dir(&self) -> Result<(), AttachError> {
         let is_missing = |at: &&Path| !at.as_os_str().is_empty() && !at.exists();
         let missing: Vec<_> = self.dir.ancestors().take_while(is_missing).collect();
@@ -128,7 +149,7 @@ impl LeaseFiles {
                 made => made.map_err(|error| self.unusable(error))?,
             }
         }
-        Ok(())
+        self.check_dir()
     }
 
     /// Opens the log for appending.
@@ -249,6 +270,32 @@ mod tests {
         assert_eq!(modes.map(|it| mode(&it)), [0o600, 0o700, 0o755]);
         lock.remove();
         assert!(!files.record().exists());
+    }
+
+    #[test]
+    fn a_directory_that_others_can_write_to_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (above, at) = (dir.path().join("a"), dir.path().join("a/b"));
+        let files = LeaseFiles::new(&at, LeaseId(7));
+        files.make_dir().unwrap();
+        let refused = |path: &Path, mode: u32| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+            files.check_dir().err().map(|error| error.to_string())
+        };
+        for (path, mode, usual) in [
+            (&at, 0o770, 0o700),
+            (&at, 0o1777, 0o700),
+            (&above, 0o777, 0o755),
+        ] {
+            let said = refused(path, mode).unwrap();
+            assert!(
+                said.contains(&format!("{} belongs", path.display())),
+                "{said}"
+            );
+            assert!(said.contains(&format!("mode {mode:04o}")), "{said}");
+            assert_eq!(refused(path, usual), None);
+        }
+        assert_eq!(refused(&above, 0o1777), None);
     }
 
     #[test]

@@ -65,6 +65,6 @@ pub(crate) struct RecordedLease {
     #[arg(value_name = "LEASE", value_parser = values::lease_id)]
     pub(crate) id: LeaseId,
     /// The directory for the records and logs of attached leases
-    #[arg(long, value_name = "DIR", default_value = "/run/fabricbios/attach")]
+    #[arg(long, value_name = "DIR", default_value = "/run/fabricbios-attach")]
     pub(crate) attach_dir: PathBuf,
 }
