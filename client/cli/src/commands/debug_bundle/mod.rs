@@ -85,14 +85,7 @@ fn collect(what: &args::DebugBundle, access: &Access) -> Vec<Part> {
     };
     let daemon = sources::daemon();
     let check = || match config.is_there() {
-        true => sources::run(
-            &daemon,
-            &[
-                "check".as_ref(),
-                "--config".as_ref(),
-                what.config.as_os_str(),
-            ],
-        ),
+        true => sources::check(&daemon, &what.config, &state_dir),
         false => Err(config.why()),
     };
     let log = [
