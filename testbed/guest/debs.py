@@ -3,6 +3,7 @@
 the node with its lines of the log."""
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -86,6 +87,20 @@ def unit(name):
 def pid():
     """The process id of the daemon, 0 without one."""
     return int(unit("MainPID"))
+
+
+def exposure():
+    """Exposure of the node's unit as `systemd-analyze security` counts it: 0 to 10."""
+    shown = run("systemd-analyze", "security", "--no-pager", UNIT).stdout
+    return float(re.search(r"Overall exposure level for \S+: ([0-9.]+)", shown)[1])
+
+
+def killed():
+    """Kills the daemon with SIGKILL, and waits until systemd has started the next one."""
+    first = pid()
+    sh(f"systemctl kill --kill-whom=main --signal=KILL {UNIT}")
+    until(lambda: pid() not in (0, first), 60, "the next daemon")
+    serves()
 
 
 def operator():

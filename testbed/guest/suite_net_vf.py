@@ -13,7 +13,7 @@ import tempfile
 import net_rights
 import vf
 import vf_ends
-from checks import Suite, give_back, in_full_length, length, until
+from checks import Suite, give_back, in_full_length, length, programs, until
 from fabric import REFUSED, UNREACHABLE, USAGE, Refused
 from frames import Listener, Sender, Wire, ends_on_time, tagged
 from steps import Vf as steps
@@ -325,6 +325,7 @@ def records():
 
 def main():
     """All sections."""
+    programs()
     vf.set_up()
     with Suite("net_vf") as suite:
         suite.section(bad_cards, suite)

@@ -12,7 +12,7 @@ import subprocess
 from block import run, sh
 from checks import Suite, until
 from cores import BUSY, enter, group_of, members
-from debs import CONFIG, DROP_INS, EXAMPLES, STATE, UNIT, dpkg, install, log, operator, package, pid, ready, serves, start, status, unit
+from debs import CONFIG, DROP_INS, EXAMPLES, STATE, UNIT, dpkg, exposure, install, killed, log, operator, package, pid, ready, serves, start, status, unit
 
 OLD, NEW, NEWER = "0.0.9", "0.1.0", "0.1.1"
 POOL = pathlib.Path("/srv/fabricbios/pool")
@@ -78,10 +78,9 @@ def as_installed(suite):
     status_lines = pathlib.Path(f"/proc/{pid()}/status").read_text()
     suite.equal("the daemon's user", "fabricbios", run("stat", "-c", "%U", STATE).stdout.strip())
     suite.check("its capabilities", re.search(r"CapBnd:\s+0{16}\n", status_lines), "none", status_lines)
-    shown = run("systemd-analyze", "security", "--no-pager", UNIT).stdout
-    exposure = float(re.search(r"Overall exposure level for \S+: ([0-9.]+)", shown)[1])
-    print(f"   exposure {exposure}", flush=True)
-    suite.check("exposure of the unit", exposure <= EXPOSURE_MAX, f"at most {EXPOSURE_MAX}", exposure)
+    figure = exposure()
+    print(f"   exposure {figure}", flush=True)
+    suite.check("exposure of the unit", figure <= EXPOSURE_MAX, f"at most {EXPOSURE_MAX}", figure)
     for name, page in (("fabricctl", 1), ("fabricbiosd", 8)):
         suite.check(f"man page of {name}", run("man", "-w", str(page), name).returncode == 0)
 
@@ -99,10 +98,7 @@ def more_kinds():
 
 def restarts(suite, leases):
     """SIGKILL, restarts, and a restart with a broken file."""
-    first = pid()
-    sh(f"systemctl kill --kill-whom=main --signal=KILL {UNIT}")
-    until(lambda: pid() not in (0, first), 60, "the next daemon")
-    serves()
+    killed()
     leases.live(suite, "SIGKILL")
     sh(f"systemctl restart {UNIT}")
     serves()
