@@ -3,12 +3,18 @@
 looks at from its side."""
 import pathlib
 
+import nvmet_tree
+from block import get, loop_device, pattern, put, sh
+from checks import until
 from debs import operator
-from fabric import ensure_soft_roce
+from fabric import ADDRESS, ensure_soft_roce
+from nvme_host import Fio, connect, disconnect, gone
 from rdma_client import Client, Device
 
+MIB = 1 << 20
 SECRET = b"bytes of a lease" * 256
 LOOPBACK = 'auto-detect = true\nlisten = "127.0.0.1:5701"\n'
+NO_RDMA = 'rdma-device = "none"\nmem-bytes = "1MiB"\nfbmu-listen = "127.0.0.1:5702"\n'
 
 
 class Rdma:
@@ -59,4 +65,47 @@ class Rdma:
         self.other.close()
 
 
-KINDS = {kind.name: kind for kind in (Rdma,)}
+class Nvmet:
+    """Blocks of a raw device over NVMe/TCP: the kernel serves them while the daemon is away."""
+    name = "block-nvmet"
+    drop_in = ""
+
+    def __init__(self):
+        for module in ("nvmet", "nvmet-tcp", "nvme-tcp", "dm-mod", "loop"):
+            sh(f"modprobe {module}")
+        if not nvmet_tree.ROOT.is_dir():
+            sh("mount -t configfs configfs /sys/kernel/config")
+        ensure_soft_roce()  # Its interface has the address.
+        self.pool = loop_device(64)
+        self.settings = LOOPBACK + NO_RDMA + f'block-pool = ["{self.pool}"]\nnvmet = ["tcp:{ADDRESS}:4420"]\nfbbu-listen = "none"\n'
+
+    def take(self, suite):
+        """Leases, connects by the lease's own line, writes, and goes on writing."""
+        self.lease = operator().ask("lease", "alloc", "block", "--bytes", 4 * MIB, "--secs", 3000, "--transport", "nvme-tcp")
+        self.device = connect(self.lease)
+        self.bytes = pattern("kept")
+        put(self.device, self.bytes, 3 * MIB)
+        self.fio = Fio(self.device).started()
+        suite.check("a host writes", self.fio.running())
+
+    def leases(self):
+        """Those that go on."""
+        return [self.lease]
+
+    def lives(self, suite, what):
+        """The host has seen no error, and goes on."""
+        before = self.fio.done()
+        suite.check(f"{what}: the host goes on writing", until(lambda: self.fio.done() > before or not self.fio.running()) and self.fio.running(),
+                    "no error")
+        suite.equal(f"{what}: the host has its bytes", self.bytes, get(self.device, len(self.bytes), 3 * MIB))
+
+    def ended(self, suite):
+        """After a stop."""
+        nqn = self.lease["binding"]["nvmeof"]["subnqn"]
+        report = self.fio.report() if until(lambda: not self.fio.running(), 90, "the end of the writing") else None
+        suite.check("stop: writing ends with an error", report["error"] or report["status"], "an error", report)
+        disconnect(nqn)
+        gone(nqn)
+
+
+KINDS = {kind.name: kind for kind in (Rdma, Nvmet)}
