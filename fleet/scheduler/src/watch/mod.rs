@@ -55,7 +55,7 @@ pub(crate) fn start(
     run_dir: Option<&Path>,
 ) -> io::Result<Http> {
     let id = watched.membership.now().node_id().to_string();
-    let page = Arc::new(Shell::new(&WORDS, &id)?);
+    let page = Arc::new(Shell::new(&WORDS, &id, false)?);
     let monitor = Monitor {
         watched,
         moment: Latest::default(),

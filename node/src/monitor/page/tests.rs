@@ -75,7 +75,7 @@ fn overview() -> String {
         now_unix_ms: NOW,
         told: Some(Some(Arc::new(told))),
     };
-    let page = Page::new(figures.machine.node_id).unwrap();
+    let page = Page::new(figures.machine.node_id, false).unwrap();
     let document = page.shell.document(WORDS.title, &view.live());
     document.into_string()
 }
