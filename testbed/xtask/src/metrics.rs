@@ -1,6 +1,6 @@
 //! The pages of metrics before other people's parsers, and the alerts before promtool.
 
-use crate::cargo::{self, program};
+use crate::cargo::{self, Scope, cargo, program};
 use crate::wheels;
 use anyhow::{Context, Result};
 use fabricbios_testbed::{Layout, Outcome};
@@ -9,8 +9,11 @@ use std::path::PathBuf;
 /// The package of the parsers, in a fixed version.
 const PARSERS: &str = "prometheus_client==0.26.0";
 
+/// The tests that bring a node into trouble.
+const TEST: &str = "package(fabricbios-node) & binary(operating) & test(/^alerts::/)";
+
 /// The step of `cargo xtask test`. A host that cannot fetch the programs skips it.
-pub(crate) fn step(layout: &Layout) -> Result<Outcome> {
+pub(crate) fn step(layout: &Layout, scope: Scope) -> Result<Outcome> {
     let place = layout.tools().join("metrics");
     if let Err(why) = wheels::install(layout, &place, &[PARSERS]) {
         return Ok(Outcome::Skipped(format!("cannot fetch {PARSERS}: {why:#}")));
@@ -33,25 +36,22 @@ pub(crate) fn step(layout: &Layout) -> Result<Outcome> {
     ] {
         cargo::run(program(layout, &promtool, &words))?;
     }
-    on_a_node(layout, &python, &promtool)?;
+    on_a_node(layout, scope, &python, &promtool)?;
     Ok(Outcome::Passed)
 }
 
 /// The alerts before the scrapes of running nodes that tests have brought into trouble.
-fn on_a_node(layout: &Layout, python: &str, promtool: &str) -> Result<()> {
+fn on_a_node(layout: &Layout, scope: Scope, python: &str, promtool: &str) -> Result<()> {
     let scrapes = layout.target().join("scrapes");
     // It is there if the step ran before.
     std::fs::remove_dir_all(&scrapes).ok();
     std::fs::create_dir_all(&scrapes)?;
-    let words = [
-        "nextest",
-        "run",
-        "-p",
-        "fabricbios-node",
-        "--test",
-        "operating",
-    ];
-    let mut provoke = cargo::cargo(layout, &[&words[..], &["alerts::"]].concat())?;
+    let packages: &[&str] = match scope {
+        Scope::Needed => &["-p", "fabricbios-node", "--test", "operating"],
+        Scope::Workspace => &["--workspace"],
+    };
+    let words = ["nextest", "run", "-E", TEST];
+    let mut provoke = cargo(layout, &[&words[..], packages].concat())?;
     provoke.env("SCRAPES", &scrapes);
     cargo::run(provoke)?;
     let scrapes = scrapes.display().to_string();

@@ -51,6 +51,7 @@ enum Action {
     FleetSim,
     Pip,
     Gpu,
+    Metrics,
     Fuzz,
     Lab(usize),
 }
@@ -96,6 +97,7 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
         Action::FleetSim => step.run(|| crate::fleet_sim::step(layout, scope)),
         Action::Pip => step.run(|| crate::pip::step(layout, scope)),
         Action::Gpu => step.run(|| crate::gpu_test::step(layout, scope)),
+        Action::Metrics => step.run(|| crate::metrics::step(layout, scope)),
         Action::Fuzz => step.run(|| crate::fuzz::step(layout, full(step))),
         Action::Lab(_) => unreachable!("it is in the other list"),
     };
@@ -333,13 +335,11 @@ fn steps(suites: &Suites) -> Vec<Step> {
             checks::vectors,
         ),
         Step {
+            name: "metrics".to_owned(),
+            about: "pages of metrics and alerts, before the parsers of Prometheus",
             may_skip: true,
-            ..host(
-                "metrics",
-                "pages of metrics and alerts, before the parsers of Prometheus",
-                &[Build, Nextest, Python],
-                crate::metrics::step,
-            )
+            needs: &[Build, Nextest, Python],
+            action: Action::Metrics,
         },
     ];
     steps.push(host(
