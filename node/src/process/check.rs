@@ -13,6 +13,7 @@ use fabricbios_wire::NodeId;
 use nix::ifaddrs::getifaddrs;
 
 use crate::{
+    inventory::detection::lack_of_room,
     journal::{self, Journal, JournalError, Recovered, past::refuse_lost_node},
     kinds::{KINDS, local_socket, settings::KindSettings},
     process::{membership, state_dir},
@@ -135,6 +136,10 @@ pub fn check(settings: &Settings) -> Findings {
             "a daemon runs on the state directory {}: stop it before the start",
             state_dir.display()
         ));
+    }
+    // A start writes down that it is one.
+    if let Some(why) = lack_of_room(state_dir::existing(state_dir)) {
+        found.lacks(format_args!("{why}: make room for the journal"));
     }
     let node = membership::check(settings, &mut found);
     let past = past(state_dir, has_daemon, &mut found);

@@ -58,15 +58,19 @@ pub(crate) fn look(path: &Path) -> anyhow::Result<bool> {
             path.display()
         );
     }
-    let mut above = path.ancestors().skip(1);
-    let made_in = above.find(|it| it.exists()).unwrap_or(Path::new("."));
-    access(made_in, AccessFlags::W_OK | AccessFlags::X_OK).with_context(|| {
+    access(existing(path), AccessFlags::W_OK | AccessFlags::X_OK).with_context(|| {
         format!(
             "the state directory {} cannot be made; choose another with --state-dir",
             path.display()
         )
     })?;
     Ok(false)
+}
+
+/// The directory, or that in which a start makes it.
+pub(crate) fn existing(path: &Path) -> &Path {
+    let mut all = path.ancestors();
+    all.find(|it| it.exists()).unwrap_or(Path::new("."))
 }
 
 /// True if a daemon has locked the file.

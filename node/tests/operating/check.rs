@@ -5,7 +5,7 @@ use std::{
     fs::{self, Permissions},
     os::unix::fs::PermissionsExt,
     path::PathBuf,
-    process::Output,
+    process::{Command, Output},
 };
 
 use fabricbios_wire::Request;
@@ -142,6 +142,35 @@ fn what_a_start_would_refuse_or_lack_is_named() {
             said.contains("a start with these settings would fail"),
             "{said}"
         );
+    }
+}
+
+#[test]
+fn a_disk_without_room_for_the_record_of_a_start_is_named() {
+    let place = Place::new();
+    // A mount of its own for the check.
+    let full = |words: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-euc"]);
+        let script = "mount -t tmpfs -o size=64k,mode=700 none \"$1\"; shift; exec \"$@\"";
+        command
+            .args([script, "sh", &place.text("pool")])
+            .args(words);
+        command.output().expect("util-linux")
+    };
+    if !full(&["true"]).status.success() {
+        println!("not run: needs user namespaces, or root");
+        return;
+    }
+    for state in ["pool", "pool/made"] {
+        let state = format!("--state-dir={}", place.text(state));
+        let Output { status, stdout, .. } = full(&[PROGRAM, "check", &state]);
+        let said = String::from_utf8_lossy(&stdout);
+        assert_eq!(status.code(), Some(1), "{said}");
+        let at = place.text("pool");
+        let expected =
+            format!("lacks: --state-dir {at}: its file system has 64 KiB left: make room");
+        assert!(said.contains(&expected), "{said}");
     }
 }
 
