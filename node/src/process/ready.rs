@@ -41,7 +41,7 @@ pub(crate) fn announce(
     if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         tracing::debug!(%error, "cannot say READY on standard output");
     }
-    service_manager::ready(listen);
+    service_manager::ready(listen, None);
 }
 
 /// The address of the control plane for a client on this machine.

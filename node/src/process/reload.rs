@@ -177,11 +177,15 @@ impl Reloads {
         }));
     }
 
-    /// Takes over what was read, as far as it can change now, and says so in the log.
+    /// Takes over what was read, as far as it can change now, and says so in the log. What is refused is told to the
+    /// service manager too, whose own reload succeeds.
     pub(crate) fn take_over(&mut self, read: Outcome, service: &Service) {
-        match read {
+        let mut refused: Vec<String> = Vec::new();
+        let outcome = match read {
             Ok((Ok(settings), certificates)) => {
-                self.change(&settings, service);
+                let change = self.change(&settings, service);
+                let none = change.is_err().then_some("no setting has changed");
+                refused.extend(change.err().map(|error| format!("{error:#}")));
                 for (read, of) in certificates.into_iter().zip(["node", "port of the pages"]) {
                     match read {
                         Ok(true) => {
@@ -191,33 +195,34 @@ impl Reloads {
                         }
                         Ok(false) => {}
                         Err(error) => {
-                            tracing::error!("refused: {error:#}; the {of} keeps its certificates");
+                            refused.push(format!("{error:#}; the {of} keeps its certificates"));
                         }
                     }
                 }
+                none
             }
             Ok((Err(error), _)) => {
-                for error in error.each() {
-                    tracing::error!("refused: {error}");
-                }
-                tracing::error!(
-                    "SIGHUP: nothing has changed; repeat it when `fabricbiosd check` accepts the settings"
-                );
+                refused.extend(error.each().iter().map(ToString::to_string));
+                Some("nothing has changed; repeat it when `fabricbiosd check` accepts the settings")
             }
             Err(error) => {
-                tracing::error!(%error, "SIGHUP: nothing has changed: a fault of this program");
+                refused.push(format!("a fault of this program: {error}"));
+                Some("nothing has changed")
             }
+        };
+        for why in &refused {
+            tracing::error!("refused: {why}");
         }
-        service_manager::reloaded();
+        if let Some(outcome) = outcome {
+            tracing::error!("SIGHUP: {outcome}");
+        }
+        service_manager::ready(service.local_addr(), refused.first().map(String::as_str));
     }
 
-    fn change(&mut self, settings: &Settings, service: &Service) {
-        if let Some(server) = &self.local_socket
-            && let Err(error) = local_socket::change_tenants(server, &settings.kinds.shared)
-        {
-            tracing::error!("refused: {error:#}");
-            tracing::error!("SIGHUP: no setting has changed");
-            return;
+    /// `Err`: no setting has changed.
+    fn change(&mut self, settings: &Settings, service: &Service) -> anyhow::Result<()> {
+        if let Some(server) = &self.local_socket {
+            local_socket::change_tenants(server, &settings.kinds.shared)?;
         }
         service.change_limits(settings);
         self.kinds.iter().for_each(|it| it(&settings.kinds));
@@ -231,5 +236,6 @@ impl Reloads {
         for name in later {
             tracing::warn!("{name}: changes at the next start");
         }
+        Ok(())
     }
 }

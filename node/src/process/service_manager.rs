@@ -30,9 +30,19 @@ pub(crate) fn starts(step: impl fmt::Display) {
     ));
 }
 
-/// Clients are served.
-pub(crate) fn ready(listen: SocketAddr) {
-    notify(&format!("READY=1\nSTATUS=serves clients on {listen}"));
+/// Most characters of a reason in a status: systemd drops a message of more than 4096 bytes.
+const WHY_CHARS_MAX: usize = 500;
+
+/// Clients are served. `refused`: why the last reading of the configuration was refused.
+pub(crate) fn ready(listen: SocketAddr, refused: Option<&str>) {
+    let refused = refused.map_or_else(String::new, |why| {
+        let lines = why.chars().take(WHY_CHARS_MAX);
+        let why: String = lines.map(|it| if it == '\n' { ' ' } else { it }).collect();
+        format!("; the last reload was refused: {why}")
+    });
+    notify(&format!(
+        "READY=1\nSTATUS=serves clients on {listen}{refused}"
+    ));
 }
 
 /// The daemon stops.
@@ -40,17 +50,12 @@ pub(crate) fn stopping() {
     notify("STOPPING=1");
 }
 
-/// The daemon reads its configuration again. Type=notify-reload needs the time, and [`reloaded`] afterwards.
+/// The daemon reads its configuration again. Type=notify-reload needs the time, and [`ready`] afterwards.
 pub(crate) fn reloading() {
     // Every kernel has CLOCK_MONOTONIC, and the call cannot fail otherwise.
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
     let micros = now.as_micros();
     notify(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
-}
-
-/// The configuration is read, or refused.
-pub(crate) fn reloaded() {
-    notify("READY=1");
 }
 
 /// Tells a service manager that asks for it (WatchdogSec= of systemd) that the daemon lives, as long as the driver

@@ -131,8 +131,10 @@ async fn a_file_that_a_start_would_refuse_changes_nothing_and_is_told_as_by_chec
         let told: Vec<&str> = told.collect();
         let before = place.log().len();
         hang_up(&daemon);
-        manager.hears_reload();
-        assert!(!told.is_empty(), "{what}");
+        let status = manager.hears_reload();
+        let why = told[0].strip_prefix("refused: ").unwrap();
+        let expected = format!("{}; the last reload was refused: {why}", daemon.address);
+        assert_eq!(status, expected, "{what}");
         for fault in told {
             logs(&place, before, fault);
         }
@@ -146,6 +148,9 @@ async fn a_file_that_a_start_would_refuse_changes_nothing_and_is_told_as_by_chec
         ..request(ResourceType::Mem)
     };
     assert!(refused(&node, long).await.message.contains("700"));
+    with_file(&place, "lease-secs-max = 700");
+    hang_up(&daemon);
+    assert_eq!(manager.hears_reload(), daemon.address);
     both_go_on(&daemon, &place.admin(), &leases).await;
     assert!(daemon.end(Signal::SIGTERM).success(), "{}", place.log());
 }

@@ -43,12 +43,14 @@ impl Manager {
         }
     }
 
-    /// Waits until one reading of the configuration is over.
-    pub(crate) fn hears_reload(&self) {
+    /// Waits until one reading of the configuration is over. Returns the address of the status, and what follows it.
+    pub(crate) fn hears_reload(&self) -> String {
         let begins = self.hears("RELOADING=1");
         let (_, time) = begins.split_once("\nMONOTONIC_USEC=").expect("a time");
         assert!(time.parse::<u64>().unwrap() > 0);
-        assert_eq!(self.next(), "READY=1");
+        let ready = self.next();
+        let status = ready.strip_prefix("READY=1\nSTATUS=serves clients on ");
+        status.expect("a status").to_owned()
     }
 }
 
