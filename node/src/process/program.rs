@@ -15,9 +15,9 @@ use crate::{
     process::{
         check, helpers, membership,
         reload::{SetLogLevel, Source},
-        run,
+        run, state_dir,
     },
-    settings::{CdiHook, Cli, Command, Settings},
+    settings::{CdiHook, Cli, Command, ConfigError, Settings},
     watchdog,
 };
 
@@ -81,19 +81,34 @@ fn say(subcommand: &str, outcome: anyhow::Result<String>) -> ExitCode {
 }
 
 fn check(flags: &ArgMatches) -> ExitCode {
-    let found = match Settings::read(flags) {
-        Ok(settings) => check::check(&settings),
-        Err(error) => {
-            let mut found = check::Findings::default();
-            error.each().into_iter().for_each(|it| found.refused(it));
-            found
-        }
-    };
+    let mut found = check::Findings::default();
+    match read_as_owner(flags) {
+        Ok(Ok(settings)) => found = check::check(&settings),
+        Ok(Err(error)) => error.each().into_iter().for_each(|it| found.refused(it)),
+        Err(error) => found.refused(format_args!("{error:#}")),
+    }
     let status = match found.stop_a_start() {
         true => ExitCode::FAILURE,
         false => ExitCode::SUCCESS,
     };
     tell(&found.to_string(), status)
+}
+
+/// The settings as the user reads them as whom the daemon runs.
+fn read_as_owner(flags: &ArgMatches) -> anyhow::Result<Result<Settings, ConfigError>> {
+    let read = Settings::read(flags);
+    if let Ok(settings) = &read
+        && let Some(uid) = state_dir::become_owner(settings.state_dir())?
+    {
+        let at = settings.state_dir().display();
+        writeln!(
+            io::stderr(),
+            "fabricbiosd check: as user {uid}, who owns {at}"
+        )
+        .ok();
+        return Ok(Settings::read(flags));
+    }
+    Ok(read)
 }
 
 /// Writes to standard output.

@@ -1,6 +1,7 @@
 //! The state directory, with identities and journal: one daemon uses it, and only the daemon's user can write to it.
 
 use std::{
+    ffi::CString,
     fs::{self, DirBuilder, File, Metadata, OpenOptions, TryLockError},
     io,
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
@@ -8,7 +9,10 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use nix::unistd::{AccessFlags, Uid, access};
+use nix::{
+    errno::Errno,
+    unistd::{AccessFlags, Gid, Uid, User, access, initgroups, setgid, setgroups, setuid},
+};
 
 use crate::journal;
 
@@ -67,6 +71,33 @@ pub(crate) fn look(path: &Path) -> anyhow::Result<bool> {
     Ok(false)
 }
 
+/// Root checks as the user who owns the directory, whose daemon it is: for the rest of the process. Returns this user;
+/// `None`: nothing has changed.
+pub(crate) fn become_owner(path: &Path) -> anyhow::Result<Option<Uid>> {
+    let Ok(found) = fs::metadata(path) else {
+        return Ok(None);
+    };
+    let (uid, gid) = (Uid::from_raw(found.uid()), Gid::from_raw(found.gid()));
+    if !Uid::effective().is_root() || uid.is_root() {
+        return Ok(None);
+    }
+    let change = || {
+        match User::from_uid(uid)? {
+            Some(User { name, gid, .. }) => {
+                initgroups(&CString::new(name).map_err(|_nul| Errno::EINVAL)?, gid)?;
+                setgid(gid)?;
+            }
+            None => {
+                setgroups(&[])?;
+                setgid(gid)?;
+            }
+        }
+        setuid(uid)
+    };
+    change().with_context(|| format!("run as user {uid}, who owns {}", path.display()))?;
+    Ok(Some(uid))
+}
+
 /// The directory, or that in which a start makes it.
 pub(crate) fn existing(path: &Path) -> &Path {
     let mut all = path.ancestors();
@@ -97,8 +128,9 @@ fn check(directory: &Path, us: u32) -> anyhow::Result<()> {
     let found = found.with_context(|| format!("look at {}", directory.display()))?;
     if found.uid() != us {
         bail!(
-            "the state directory {} belongs to user {}, and this daemon runs as user {us}: run it as that user, \
-             or choose another with --state-dir",
+            "the state directory {0} belongs to user {1}, and this daemon runs as user {us}: run it as that user, \
+             or choose another with --state-dir, or, if you have put the directory there for user {us}, \
+             `chown {us} {0}`",
             directory.display(),
             found.uid()
         );
@@ -124,11 +156,16 @@ fn check_entries(
         };
         // Root needs no such file to gain access.
         if found.uid() != us && found.uid() != 0 {
+            let (owner, at) = (found.uid(), path.display());
+            // Root puts a copy back into a directory that it has made.
+            let (user, gets) = match us {
+                0 => (owner, directory.display()),
+                _ => (us, path.display()),
+            };
             bail!(
-                "{} belongs to user {}, and this daemon runs as user {us}: whoever put it there could be the node; \
-                 look at what it is and move it away",
-                path.display(),
-                found.uid()
+                "{at} belongs to user {owner}, and this daemon runs as user {us}: if you have put it there for a daemon of \
+                 user {user}, `chown {user} {gets}`; else whoever put it there could be the node: look at what it is, \
+                 and move it away"
             );
         }
         refuse(&path, &found, WRITES, "write")?;

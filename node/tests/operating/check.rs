@@ -3,13 +3,13 @@
 use std::{
     collections::BTreeMap,
     fs::{self, Permissions},
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{PermissionsExt, chown},
     path::PathBuf,
     process::{Command, Output},
 };
 
 use fabricbios_wire::Request;
-use nix::sys::signal::Signal;
+use nix::{sys::signal::Signal, unistd::Uid};
 
 use crate::{both_go_on, daemon::*, keeping, lease_both};
 
@@ -143,6 +143,47 @@ fn what_a_start_would_refuse_or_lack_is_named() {
             "{said}"
         );
     }
+}
+
+#[test]
+fn root_checks_as_the_owner_of_the_state_directory() {
+    if !Uid::effective().is_root() {
+        println!("not run: only root has files of several users");
+        return;
+    }
+    let place = Place::new();
+    let open = |at: &str, mode| fs::set_permissions(place.at(at), Permissions::from_mode(mode));
+    open("", 0o755).expect("for all to read");
+    let state = place.at("state");
+    fs::create_dir(&state).expect("a directory");
+    open("state", 0o700).expect("a private directory");
+    let config = place.text("node.toml");
+    let text = format!(
+        "state-dir = {:?}\nlisten = \"127.0.0.1:0\"",
+        place.text("state")
+    );
+    fs::write(&config, text).expect("a file");
+    let config = format!("--config={config}");
+    chown(&state, Some(65_533), Some(65_532)).expect("root");
+    let output = place.run(&["check", &config]);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{output:?}");
+    assert!(told.contains("as user 65533, who owns "), "{told}");
+    // What only root can read, the daemon cannot.
+    open("node.toml", 0o600).expect("a private file");
+    let (status, said) = check(&place, &[&config]);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("node.toml: Permission denied"), "{said}");
+    open("node.toml", 0o644).expect("for all to read");
+    // A copy that root has put back.
+    let key = place.at("state/node.identity");
+    fs::write(&key, "").expect("a file");
+    open("state/node.identity", 0o600).expect("a private file");
+    chown(&key, Some(65_533), None).expect("root");
+    chown(&state, Some(0), None).expect("root");
+    let (status, said) = check(&place, &[&config]);
+    let mends = format!("daemon of user 65533, `chown 65533 {}`;", state.display());
+    assert!(status == Some(1) && said.contains(&mends), "{said}");
 }
 
 #[test]

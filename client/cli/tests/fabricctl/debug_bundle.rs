@@ -5,7 +5,7 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::TcpListener,
-    os::unix::fs::{PermissionsExt, chown},
+    os::unix::fs::PermissionsExt,
     path::Path,
     process::{Command, Output},
     thread,
@@ -14,7 +14,6 @@ use std::{
 use fabricbios_wire::{
     Answer, Binding, DpKey, LeaseError, LeaseInfo, LeasePage, RefusalClass, Reply, Request,
 };
-use nix::unistd::geteuid;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -158,27 +157,6 @@ fn a_bundle_has_what_a_report_needs_and_says_first_what_it_has() {
     assert!(text("state-dir.txt").contains(" ca-key.pem\n"));
     assert_eq!(text("watchdog.log"), "a line of the watchdog\n");
     assert!(text("kernel.txt").contains("== /proc/meminfo\n"));
-}
-
-#[test]
-fn root_checks_as_the_user_who_owns_the_state_directory() {
-    if !geteuid().is_root() {
-        println!("not run: only root has files of several users");
-        return;
-    }
-    let (node, place) = (node(), machine());
-    let program = place.path().join("fabricbiosd");
-    fs::write(program, "#!/bin/sh\n/usr/bin/id\n").unwrap();
-    // The owner reaches the program.
-    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    chown(place.path().join("state"), Some(65533), Some(65532)).unwrap();
-    let line = "debug-bundle --out b.tar --config node.toml";
-    said(&bundle(&node, place.path(), line).output().unwrap());
-    let checked = String::from_utf8(parts(&place.path().join("b.tar"))["check.txt"].clone());
-    let checked = checked.unwrap();
-    assert!(checked.starts_with("uid=65533"), "{checked}");
-    assert!(checked.contains("gid=65532"), "{checked}");
-    assert!(!checked.contains("=0("), "{checked}");
 }
 
 #[test]

@@ -85,7 +85,14 @@ fn collect(what: &args::DebugBundle, access: &Access) -> Vec<Part> {
     };
     let daemon = sources::daemon();
     let check = || match config.is_there() {
-        true => sources::check(&daemon, &what.config, &state_dir),
+        true => sources::run(
+            &daemon,
+            &[
+                "check".as_ref(),
+                "--config".as_ref(),
+                what.config.as_os_str(),
+            ],
+        ),
         false => Err(config.why()),
     };
     let log = [

@@ -7,7 +7,7 @@ use std::{
     fs::{self, File},
     io::{Read, Seek, SeekFrom, Write as _},
     net::{TcpStream, ToSocketAddrs},
-    os::unix::{fs::MetadataExt, process::CommandExt},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     sync::mpsc,
@@ -17,7 +17,7 @@ use std::{
 
 use nix::{
     sys::signal::{Signal, kill},
-    unistd::{Pid, geteuid},
+    unistd::Pid,
 };
 
 use super::{super::Access, secrets};
@@ -94,26 +94,10 @@ pub(super) fn ask(access: &Access, identity: &Path, words: &[&str]) -> Result<Ve
 
 /// The output of a program, also of one that fails with some. `Err`: it has none, and why.
 pub(super) fn run(program: &Path, words: &[&OsStr]) -> Result<Vec<u8>, String> {
-    let mut command = Command::new(program);
-    output(command.args(words))
-}
-
-/// What `fabricbiosd check` says. It refuses another user's state directory, also as root, who runs it as its owner.
-pub(super) fn check(daemon: &Path, config: &Path, state_dir: &Path) -> Result<Vec<u8>, String> {
-    let mut command = Command::new(daemon);
-    command.arg("check").arg("--config").arg(config);
-    if geteuid().is_root()
-        && let Ok(found) = fs::metadata(state_dir)
-    {
-        command.uid(found.uid()).gid(found.gid());
-    }
-    output(&mut command)
-}
-
-fn output(command: &mut Command) -> Result<Vec<u8>, String> {
-    let name = Path::new(command.get_program()).file_name();
+    let name = program.file_name();
     let name = name.unwrap_or_default().display().to_string();
-    let child = command
+    let child = Command::new(program)
+        .args(words)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
