@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use clap::{ArgMatches, parser::ValueSource};
 
+use super::Settings;
+
 /// Every other setting changes at the next start. In the order of the alphabet; docs/operate.md has the same names.
 pub const AT_SIGHUP: &[&str] = &[
     "block-per-tenant-max",
@@ -43,11 +45,12 @@ pub(crate) struct Difference {
 impl Given {
     /// The values of this command line, and no defaults.
     pub(super) fn of(matches: &ArgMatches) -> Self {
-        let given = matches.ids().filter_map(|id| {
-            let id = id.as_str();
+        // The matches have also groups, which are no settings.
+        let settings = Settings::arguments();
+        let given = settings.get_arguments().filter_map(|setting| {
+            let id = setting.get_id().as_str();
             let is_given = matches.value_source(id) == Some(ValueSource::CommandLine);
-            // The other ids are groups, which have no values.
-            let values = matches.try_get_raw(id).ok().flatten()?;
+            let values = matches.get_raw(id)?;
             let values = values.map(|it| it.to_string_lossy().into_owned());
             is_given.then(|| (id.replace('_', "-"), values.collect()))
         });

@@ -44,6 +44,24 @@ fn a_setting_changes_at_sighup_if_it_is_in_the_list_and_only_then() {
 }
 
 #[test]
+fn a_first_limit_of_memory_is_all_that_is_different() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("node.toml");
+    let read = |more: &str, flags: &[&str]| {
+        std::fs::write(&path, format!("mem-bytes = \"1MiB\"\n{more}")).unwrap();
+        settings(&[flags, &["--config", path.to_str().unwrap()]].concat()).given
+    };
+    let none = read("", &[]);
+    let in_file = read("mem-per-tenant-max = \"1MiB\"", &[]);
+    let by_flag = read("", &["--mem-per-tenant-max=1MiB"]);
+    for given in [in_file, by_flag] {
+        let different = none.clone().take_over(&given);
+        assert_eq!(different.now, ["mem-per-tenant-max"]);
+        assert_eq!(different.later, [""; 0]);
+    }
+}
+
+#[test]
 fn what_is_different_is_said_until_it_holds() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("node.toml");
