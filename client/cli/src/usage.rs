@@ -19,13 +19,20 @@ pub(crate) fn report(error: &clap::Error) -> ExitCode {
             show(error);
             ExitCode::from(2)
         }
-        _ => {
+        kind => {
             let given: Vec<String> = env::args_os()
                 .skip(1)
                 .map(|arg| arg.to_string_lossy().into_owned())
                 .collect();
             let json = given.iter().any(|arg| arg == "--json");
-            let line = one_line(&error.to_string(), &named_command(&given));
+            let command = named_command(&given);
+            let line = match kind {
+                // The text of clap lists hidden commands too.
+                ErrorKind::MissingSubcommand => {
+                    format!("which command? `{command} --help` lists them")
+                }
+                _ => one_line(&error.to_string(), &command),
+            };
             Failure::usage(line).report(Output { json })
         }
     }

@@ -51,7 +51,7 @@ pub(crate) use alloc::request_of;
 pub(crate) use resource::{all as all_resources, not_found};
 
 const NO_IDENTITY: &str = "no identity given; pass --identity FILE or set FABRICBIOS_IDENTITY: the \
-    daemon wrote the first one to admin.identity in its state directory";
+    daemon wrote the first one to admin.identity in its state directory, such as /var/lib/fabricbios/admin.identity";
 
 /// Connects to the node, runs the command and closes the connection.
 pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
@@ -102,10 +102,11 @@ pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
         held.map_err(|error| Failure::local("hold back signals", &error))?;
     }
     let path = access.identity()?;
+    let identity = Identity::load(path)?;
     if !output.json {
         warn_of_readers(path);
     }
-    let node = access.connect()?;
+    let node = access.connect_as(&identity)?;
     let topic = match node.is_scheduler() {
         true => Topic::Scheduler,
         false => Topic::from(&command),
@@ -131,10 +132,13 @@ impl Access {
     }
 
     fn connect(&self) -> Result<Node, Failure> {
-        let identity = Identity::load(self.identity()?)?;
+        self.connect_as(&Identity::load(self.identity()?)?)
+    }
+
+    fn connect_as(&self, identity: &Identity) -> Result<Node, Failure> {
         Ok(Node::connect_to(
             &self.node,
-            &identity,
+            identity,
             self.node_id,
             self.patience,
         )?)

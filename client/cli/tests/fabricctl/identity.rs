@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::{
     LEASE_TEXT, command,
     common::{FakeNode, rdma, refuse},
-    fails, failure, granting, json_of, run, saying,
+    fails, failure, granting, json_of, line_of, run, saying,
 };
 
 #[test]
@@ -163,6 +163,32 @@ fn an_identity_that_others_can_read_is_warned_of() {
         // With --json standard error has only the object of a failure.
         assert_eq!(stderr(&format!("--json {query}")), "");
     }
+}
+
+#[test]
+fn a_file_that_is_no_identity_is_said_to_be_none_and_its_mode_is_not_looked_at() {
+    let node = FakeNode::start(granting());
+    fs::write(node.admin(), "a machine\n").unwrap();
+    fs::set_permissions(node.admin(), fs::Permissions::from_mode(0o644)).unwrap();
+    let (status, line) = line_of(&node, "ping");
+    assert!(status == 2 && line.contains("no private key"), "{line}");
+    assert!(!line.contains("chmod"), "{line}");
+}
+
+#[test]
+fn without_an_identity_or_a_command_the_next_step_is_named() {
+    let node = FakeNode::start(granting());
+    let mut ping = command(&node, "ping");
+    let output = ping.env_remove("FABRICBIOS_IDENTITY").output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        told.contains("/var/lib/fabricbios/admin.identity"),
+        "{told}"
+    );
+    let (status, line) = line_of(&node, "");
+    assert_eq!(status, 2);
+    assert!(line.contains("`fabricctl --help`"), "{line}");
+    assert!(!line.contains("run-watch"), "{line}");
 }
 
 #[test]
