@@ -141,7 +141,13 @@ fn own(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
     options.custom_flags(libc::O_NOFOLLOW);
-    let file = options.mode(0o600).open(path)?;
+    let file = options.mode(0o600).open(path).or_else(|error| {
+        // A sticky directory such as /dev/shm keeps root too from another user's file (fs.protected_regular).
+        if let Ok(found) = fs::symlink_metadata(path) {
+            refuse_others(&found)?;
+        }
+        Err(error)
+    })?;
     refuse_others(&file.metadata()?)?;
     match file.try_lock() {
         Ok(()) => refuse_data(&file).map(|()| file),
@@ -179,8 +185,8 @@ fn refuse_others(found: &Metadata) -> io::Result<()> {
     let (owner, mode) = (found.uid(), found.mode() & 0o777);
     if owner != geteuid().as_raw() || mode & 0o077 != 0 {
         return Err(invalid(format!(
-            "it has owner {owner} and mode {mode:o}: it must be this user's ({}) and nobody else's \
-             (chmod 600)",
+            "it has owner {owner} and mode {mode:o}: it must be this user's and nobody else's (chown {} and \
+             chmod 600)",
             geteuid()
         )));
     }
