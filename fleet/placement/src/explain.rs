@@ -24,7 +24,7 @@ impl View {
         };
         let named = fit.min(CANDIDATES_MAX);
         let mut why = format!(
-            "policy {policy}; {nodes} nodes report, {left_out}; {fit} nodes can grant this, {named} are named"
+            "policy {policy}; nodes that report: {nodes}, {left_out}; that can grant this: {fit}, of which named: {named}"
         );
         let mut candidates = Vec::new();
         for (member, offer) in ranked.into_iter().take(CANDIDATES_MAX) {
@@ -87,10 +87,10 @@ mod tests {
         assert_eq!(lines.len(), 1 + CANDIDATES_MAX, "{why}");
         for part in [
             "spread",
-            "10 nodes",
+            "that report: 10,",
             "1 by health",
             "1 by capacity",
-            "8 are named",
+            "that can grant this: 8, of which named: 8",
         ] {
             assert!(lines[0].contains(part), "{part} in {why}");
         }
