@@ -11,7 +11,7 @@ use std::{
 };
 
 use fabricbios_wire::Size;
-use nix::sys::statvfs::statvfs;
+use nix::{sys::statvfs::statvfs, unistd::Uid};
 use tokio::{sync::watch, time::timeout};
 
 use crate::inventory::hardware::{Hardware, Warnings};
@@ -239,9 +239,12 @@ pub(crate) fn lack_of_room(state_dir: &Path) -> Option<String> {
     match statvfs(state_dir) {
         Err(errno) => Some(format!("--state-dir {at}: {errno}")),
         Ok(of) => {
-            // Root may use the blocks that the file system reserves for root.
-            let free = of.blocks_free().saturating_mul(of.fragment_size());
-            let free = Size(free);
+            // File systems reserve blocks for root.
+            let blocks = match Uid::effective().is_root() {
+                true => of.blocks_free(),
+                false => of.blocks_available(),
+            };
+            let free = Size(blocks.saturating_mul(of.fragment_size()));
             (free < Size(STATE_BYTES_MIN))
                 .then(|| format!("--state-dir {at}: its file system has {free} left"))
         }

@@ -58,7 +58,13 @@ fn open_one(
         file: arena.file.clone(),
         numa_node: arena.numa_node.or(near),
     };
-    tracing::info!(name, bytes, file = ?source.file, "preparing the memory on offer");
+    let file = source.file.as_deref().map(|it| it.display());
+    tracing::info!(
+        name,
+        bytes,
+        file = file.map(tracing::field::display),
+        "preparing the memory on offer"
+    );
     Arena::open(&source, bytes)
         .with_context(|| format!("{}: {bytes} bytes of memory", setting(settings, arena)))
 }
