@@ -10,7 +10,7 @@ use fabricbios_placement::Policy;
 /// Tells clients which node may grant a lease. It holds no lease and no key of one: nodes go on without it, and clients
 /// can ask a node itself.
 #[derive(Debug, Parser)]
-#[command(name = "fabricbios-scheduler", version)]
+#[command(name = "fabricbios-scheduler", version = env!("FABRICBIOS_VERSION"))]
 pub struct Cli {
     /// The scheduler's own.
     #[command(flatten)]

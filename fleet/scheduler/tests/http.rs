@@ -31,6 +31,16 @@ use tokio::{
 /// How long something may take that takes a moment.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+#[test]
+fn the_program_names_its_commit_as_the_others_do() {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_fabricbios-scheduler"));
+    let output = program.arg("--version").output().unwrap();
+    let told = String::from_utf8(output.stdout).unwrap();
+    let version = env!("CARGO_PKG_VERSION");
+    let begin = format!("fabricbios-scheduler {version} (commit ");
+    assert!(told.starts_with(&begin), "{told}");
+}
+
 struct Fleet {
     directory: FabricDirectory,
     place: tempfile::TempDir,
