@@ -273,8 +273,8 @@ impl Admitted {
                 LeaseError::NotPermitted,
                 RefusalClass::Policy,
                 format!(
-                    "{who} belongs to no tenant of this node, and may not have it join a fabric ({MAY_JOIN}); the operator \
-                     lets it enter a tenant's leases with --tenant-uid TENANT={uid}"
+                    "{who} belongs to no tenant of this node: run this as a user of the lease's tenant (having the node join a \
+                     fabric: {MAY_JOIN}); the operator lets a user enter a tenant's leases with --tenant-uid TENANT=UID"
                 ),
             ));
         }

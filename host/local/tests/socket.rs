@@ -336,7 +336,7 @@ fn a_user_of_no_tenant_is_refused_before_it_asks() {
             message.contains("uid 12347 belongs to no tenant"),
             "{message}"
         );
-        assert!(message.ends_with("--tenant-uid TENANT=12347"), "{message}");
+        assert!(message.ends_with("--tenant-uid TENANT=UID"), "{message}");
     }
 }
 
@@ -942,7 +942,7 @@ const NAMESPACES: [CloneFlags; 3] = [
 #[ignore = "needs the lab: root"]
 fn root_of_a_container_is_not_root_of_the_node() {
     let world = World::of(Tenants::from([(BLUES, vec!["blue".into()])]));
-    let (path, uid) = (world.path(), 0);
+    let path = world.path();
     for flag in NAMESPACES {
         let enters = || of(run(&path, BLUE));
         let opens = || of(gpu_session(&path, WITH_SESSION, 0).map(|it| at(&read_all(it))));
@@ -951,10 +951,7 @@ fn root_of_a_container_is_not_root_of_the_node() {
             let (error, message) = refused(&reply);
             assert_eq!(error, LeaseError::NotPermitted);
             assert!(message.contains("is not root of this node"), "{message}");
-            assert!(
-                message.ends_with(&format!("--tenant-uid TENANT={uid}")),
-                "{message}"
-            );
+            assert!(message.contains("run this as a user of"), "{message}");
         }
     }
     assert_eq!(world.moved(), []);
