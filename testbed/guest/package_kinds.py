@@ -1,17 +1,23 @@
 #!/usr/bin/python3
 """For each kind that needs a drop-in of its own beside those of suite_package.py: its settings, and leases in use that a client
 looks at from its side."""
+import os
 import pathlib
 
+import macvlan
 import nvmet_tree
-from block import get, loop_device, pattern, put, sh
+import vf
+from block import get, loop_device, pattern, put, run, sh
 from checks import until
-from debs import operator
+from debs import log, operator
 from fabric import ADDRESS, ensure_soft_roce
+from frames import WIRE, Listener, Sender
+from gpus import OWNED, ROOT, STAND_INS, copied, machine, opens, workers
 from nvme_host import Fio, connect, disconnect, gone
 from rdma_client import Client, Device
 
 MIB = 1 << 20
+STRANGER = 65534
 SECRET = b"bytes of a lease" * 256
 LOOPBACK = 'auto-detect = true\nlisten = "127.0.0.1:5701"\n'
 NO_RDMA = 'rdma-device = "none"\nmem-bytes = "1MiB"\nfbmu-listen = "127.0.0.1:5702"\n'
@@ -108,4 +114,89 @@ class Nvmet:
         gone(nqn)
 
 
-KINDS = {kind.name: kind for kind in (Rdma, Nvmet)}
+class Net:
+    """A macvlan interface and a virtual function, which send all the time."""
+    name = "net"
+    drop_in = ""
+
+    def __init__(self):
+        for module in ("macvlan", "veth", "sch_htb", "sch_fq_codel", "cls_flower", "cls_matchall", "act_mirred", "act_gact", "act_vlan",
+                       "igbvf"):
+            run("modprobe", module)
+        vf.set_up()
+        sh("ip netns add wire")
+        sh(f"ip link add {macvlan.PARENT} type veth peer name {WIRE} netns wire")
+        sh(f"ip link set {macvlan.PARENT} up && ip -n wire link set {WIRE} up")
+        self.settings = LOOPBACK + NO_RDMA + (f'macvlan-parent = ["{macvlan.PARENT}=1000"]\nsriov-pf = ["{vf.CARD}"]\n'
+                                              'net-vlan = ["admin=0,7"]\nlocal-socket = "/run/fabricbios/local.sock"\n')
+        self.rows = []
+
+    def take(self, suite):
+        """Leases, and sends."""
+        found = {row["name"]: row["resource_id"] for row in operator().ask("inventory")["resources"] if row["resource_type"] == "net"}
+        for parent, namespace, more in ((macvlan.PARENT, "wire", []), (vf.CARD, vf.PEER, ["--vlan", 7])):
+            lease = operator().ask("lease", "alloc", "net", "--mbps", 10, "--secs", 3000, "--hand-over", "interface",
+                                   "--resource", found[parent], *more)
+            coordinates = lease["binding"]["net"]
+            sh(f"ip link set {coordinates['ifname']} up")
+            listener = Listener(coordinates["mac"], coordinates.get("vlan"), namespace=namespace)
+            self.rows.append((parent, lease, listener, Sender("/proc/1/ns/net", coordinates["ifname"], coordinates["mac"])))
+            suite.check(f"{parent}: frames arrive", listener.flows())
+
+    def leases(self):
+        """Those that go on."""
+        return [row[1] for row in self.rows]
+
+    def lives(self, suite, what):
+        """Frames of both go on."""
+        for parent, _, listener, _ in self.rows:
+            suite.check(f"{what}: frames from {parent} arrive", listener.flows())
+
+    def ended(self, suite):
+        """After a stop."""
+        for parent, lease, listener, sender in self.rows:
+            sender.close()
+            suite.equal(f"stop: the interface from {parent} is gone", False,
+                        os.path.exists(f"/sys/class/net/{lease['binding']['net']['ifname']}"))
+            suite.check(f"stop: nothing of {parent} arrives", listener.is_silent())
+
+
+class Gpu:
+    """A GPU that is a stand-in, with a session."""
+    name = "gpu"
+
+    def __init__(self):
+        self.place = pathlib.Path("/run/stand-ins")
+        self.place.mkdir()
+        self.place.chmod(0o1777)
+        (self.place / "memory").write_text(f"{16 << 20}\n")
+        machine(OWNED)
+        self.drop_in = (f"[Service]\nEnvironment=FABRICBIOS_GPU_ROOT={ROOT} LD_LIBRARY_PATH={STAND_INS} "
+                        f"FABRICBIOS_STAND_IN_DIR={self.place} PATH={STAND_INS}/bin:/usr/sbin:/usr/bin:/sbin:/bin\n")
+        self.settings = LOOPBACK + NO_RDMA + 'gpus = "all"\nlocal-socket = "/run/fabricbios/local.sock"\n'
+
+    def take(self, suite):
+        """Leases, and copies to the device and back."""
+        self.lease = operator().ask("lease", "alloc", "gpu", "--vram", "1MiB", "--secs", 3000)
+        suite.equal("copies come back from the device", MIB, copied(operator(), self.lease))
+        self.workers = workers()
+        suite.check("a worker has the device", self.workers, "a process")
+        suite.check("nothing of its isolation is missing", "a part of the isolation of workers" not in log(), "no such warning")
+        suite.equal("no stranger opens a GPU", "Permission denied", opens(STRANGER))
+
+    def leases(self):
+        """Those that go on."""
+        return [self.lease]
+
+    def lives(self, suite, what):
+        """The worker goes on, and works."""
+        suite.equal(f"{what}: copies come back from the device", MIB, copied(operator(), self.lease))
+        suite.equal(f"{what}: the session's process is the same", self.workers, workers())
+
+    def ended(self, suite):
+        """After a stop."""
+        suite.equal("stop: no process of a session", set(), workers())
+        suite.equal("stop: the node of a GPU is as it was", "opens", opens(STRANGER))
+
+
+KINDS = {kind.name: kind for kind in (Rdma, Nvmet, Net, Gpu)}

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-# lab: one-vm systemd smp=4 full
+# lab: one-vm systemd igb smp=4 full
 # covers: packaging
-"""The drop-ins of the packages under a real systemd, one at a time, memory over RDMA and blocks over NVMe-oF: leases in use go on
-over SIGKILL, a restart, an upgrade, and an upgrade while the process that makes helper calls hangs, as docs/upgrade.md promises; a stop ends them.
-Names of drop-ins on the command line choose. Needs `cargo xtask package --profile dev`."""
+"""The drop-ins of the packages under a real systemd, one at a time: leases in use go on over SIGKILL, a restart,
+an upgrade, and an upgrade while the process that makes helper calls hangs, as docs/upgrade.md promises; a stop ends them. Names of
+drop-ins on the command line choose. Needs `cargo xtask package --profile dev`, and `cargo xtask stand-ins` for `gpu`."""
 import os
 import pathlib
 import shutil
@@ -16,7 +16,7 @@ from debs import CONFIG, DROP_INS, EXAMPLES, UNIT, exposure, install, killed, lo
 from package_kinds import KINDS
 
 # As docs/install.md has them; `systemd-analyze security` counts from 0 to 10.
-EXPOSURE_MAX = {"memory-rdma": 3.4, "block-nvmet": 4.1}
+EXPOSURE_MAX = {"memory-rdma": 3.4, "block-nvmet": 4.1, "net": 4.6, "gpu": 5.3}
 
 
 class Versions:
