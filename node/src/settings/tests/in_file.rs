@@ -188,15 +188,33 @@ fn a_file_that_is_no_regular_file_is_refused_at_once() {
 }
 
 #[test]
-fn the_packaged_files_are_settings_and_each_example_has_a_drop_in() {
+fn the_packaged_settings_take_each_example_and_each_has_a_drop_in() {
     let packaged = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/node");
     let inside = std::fs::read_dir(packaged.join("examples")).unwrap();
     let mut files: Vec<PathBuf> = inside.map(|it| it.unwrap().path()).collect();
     files.retain(|it| it.extension().is_some_and(|it| it == "toml"));
     assert!(files.iter().all(|it| it.with_extension("conf").is_file()));
     assert!(files.len() > 1, "{files:?}");
-    files.push(packaged.join("node.toml"));
+    let installed = std::fs::read_to_string(packaged.join("node.toml")).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path().join("node.toml");
     for path in files {
-        settings(&["--config", path.to_str().unwrap()]);
+        let example = std::fs::read_to_string(&path).unwrap();
+        let replaces = |line: &&str| {
+            let name = line.split(" = ").next().unwrap();
+            !line.starts_with('#') && example.contains(&format!("\n{name} = "))
+        };
+        let replaced: Vec<&str> = installed.lines().filter(replaces).collect();
+        assert!(
+            replaced
+                .iter()
+                .all(|it| example.contains("replaces the line")),
+            "{path:?}: {replaced:?}"
+        );
+        let kept = installed.lines().filter(|it| !replaced.contains(it));
+        let both = kept.chain(example.lines()).collect::<Vec<_>>().join("\n");
+        std::fs::write(&at, both).unwrap();
+        settings(&["--config", at.to_str().unwrap()]);
     }
+    settings(&["--config", packaged.join("node.toml").to_str().unwrap()]);
 }
