@@ -99,7 +99,13 @@ impl Gpus {
                 Some(root)
             }
             // Leases of an earlier run may have programs in this cgroup.
-            Err(error) if named.exists() => return Err(error),
+            Err(mut error) if named.exists() => {
+                error.detail.push_str(
+                    "; an earlier run has leased GPUs with this control group, and what is left of them has to be looked after: \
+                     start with the rights which that run had, or restart the machine",
+                );
+                return Err(error);
+            }
             Err(error) => {
                 tracing::warn!(
                     %error,
