@@ -144,7 +144,7 @@ impl Http {
     /// Closes the port and its connections.
     pub async fn stop(self) {
         drop(self.goes_on);
-        // It is closed, not told.
+        // The channel closes without a value.
         self.ended.await.ok();
     }
 }
