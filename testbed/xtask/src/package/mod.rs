@@ -200,8 +200,7 @@ fn generate(layout: &Layout, built: &Built, at: &Path) -> Result<()> {
             &["--utc", "-R", "--date", &format!("@{}", built.epoch)],
         ))?;
         let changes = format!(
-            "{package} ({version}) unstable; urgency=medium\n\n  * Built from the sources of fabricBIOS; their CHANGELOG.md \
-             says what is new.\n\n -- {MAINTAINER}  {date}"
+            "{package} ({version}) unstable; urgency=medium\n\n  * Built from the sources of fabricBIOS.\n\n -- {MAINTAINER}  {date}"
         );
         write("changelog", &changes)?;
     }
