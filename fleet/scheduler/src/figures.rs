@@ -133,16 +133,17 @@ impl Fleet {
             let percent = fleet.add(&seen, age);
             full.push((percent, seen));
         }
-        full.sort_by_key(|(percent, seen)| (Reverse(*percent), seen.told.node_id));
-        let full = full.iter().take(LISTED_MAX);
-        fleet.lists[2] = full
+        let full = first(full, |(percent, seen)| {
+            (Reverse(*percent), seen.told.node_id)
+        });
+        fleet.lists[2] = { full.iter() }
             .map(|(percent, seen)| Listed::of(seen, State::Full(*percent)))
             .collect();
         // The last lost first: an old one is known.
-        let mut absent: Vec<&AwayNode> = view.absent().collect();
-        absent.sort_by_key(|it| (Reverse(it.last_seen_unix_ms), it.node_id));
-        let absent = absent.into_iter().take(LISTED_MAX);
-        fleet.lists[0] = absent.map(Listed::away).collect();
+        let absent = first(view.absent().collect(), |it: &&AwayNode| {
+            (Reverse(it.last_seen_unix_ms), it.node_id)
+        });
+        fleet.lists[0] = absent.into_iter().map(Listed::away).collect();
         fleet
     }
 
@@ -183,6 +184,16 @@ impl Fleet {
         }
         fullest
     }
+}
+
+/// The first [`LISTED_MAX`] by this key, in its order. Decisions wait meanwhile, so the others are not sorted.
+fn first<T, K: Ord>(mut all: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
+    if all.len() > LISTED_MAX {
+        all.select_nth_unstable_by_key(LISTED_MAX, &key);
+        all.truncate(LISTED_MAX);
+    }
+    all.sort_by_key(key);
+    all
 }
 
 impl Listed {
