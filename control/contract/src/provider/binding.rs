@@ -32,7 +32,10 @@ impl Provider {
         let store = self
             .store(order.binding_id.resource_id)
             .map_err(BindError::Failed)?;
-        let part = store.open(order)?;
+        let part = store.open(order).inspect_err(|error| {
+            // The store says that some of the part stays.
+            lease.state().has_part |= matches!(error, BindError::Stranded(_));
+        })?;
         let had_part = std::mem::replace(&mut lease.state().has_part, true);
         let (error, was_open) = match self.bind_paths(order, &part, lease) {
             Ok(binding) => return Ok(binding),

@@ -188,8 +188,8 @@ impl Provider {
         progress: &dyn Fn(),
     ) -> Result<Proof, StepError> {
         let placement = placement.into();
-        let taken = self.unless_released(binding_id, || {
-            self.take_away(binding_id, Some(&placement), progress)
+        let taken = self.unless_released(binding_id, |has_part| {
+            self.take_away(binding_id, has_part.then_some(&placement), progress)
         });
         self.or_fenced(binding_id, taken)
     }
@@ -219,9 +219,9 @@ impl Provider {
         for (binding_id, placement) in leases {
             let binding_id = *binding_id;
             // A late release may run at the same time.
-            let taken = self.unless_released(binding_id, || {
+            let taken = self.unless_released(binding_id, |has_part| {
                 self.cut_by_name(binding_id)?;
-                self.take_away(binding_id, Some(placement), &|| ())
+                self.take_away(binding_id, has_part.then_some(placement), &|| ())
             });
             self.or_fenced(binding_id, taken)?;
         }
@@ -272,11 +272,12 @@ impl Provider {
             .release(binding_id, placement, progress)
     }
 
-    /// Ends a lease for good, once.
+    /// Ends a lease for good, once. `end` receives whether the store has a part of the lease: without one, the place
+    /// that the table gave to the lease may be in use by a stray, and is not cleaned for this lease.
     fn unless_released(
         &self,
         binding_id: BindingId,
-        end: impl FnOnce() -> Result<Proof, StepError>,
+        end: impl FnOnce(bool) -> Result<Proof, StepError>,
     ) -> Result<Proof, StepError> {
         let Some(lease) = self.leases().find_or_make(binding_id.lease_id) else {
             return Ok(Proof::default());
@@ -287,7 +288,8 @@ impl Provider {
             return Ok(Proof::default());
         };
         known.state().is_over = true;
-        let cleaned = end()?;
+        let has_part = known.state().has_part;
+        let cleaned = end(has_part)?;
         self.leases().release(binding_id.lease_id);
         Ok(cleaned)
     }

@@ -563,6 +563,29 @@ fn a_remediation_ends_its_leases_beside_a_stray_that_stays() {
 }
 
 #[test]
+fn a_lease_that_never_had_a_part_ends_beside_a_stray_in_its_place() {
+    let world = World::new();
+    world.put("part", LeaseId(9));
+    world.fail("open", BindError::Failed(error()));
+    world.provider.bind(&order(1, Transport::Both)).unwrap_err();
+    world.works();
+    let ended = world.provider.release(binding_id(1), EXTENT, &|| ());
+    ended.unwrap();
+    assert_eq!(world.ids("part"), [LeaseId(9)]);
+}
+
+#[test]
+fn a_part_that_the_store_could_not_take_back_is_cleaned_at_the_release() {
+    let world = World::new();
+    world.fail("open", BindError::Stranded(error()));
+    world.provider.bind(&order(1, Transport::Both)).unwrap_err();
+    world.works();
+    world.put("part", LeaseId(9));
+    let refused = world.provider.release(binding_id(1), EXTENT, &|| ());
+    assert_eq!(refused.unwrap_err().detail, "another lease has it");
+}
+
+#[test]
 fn access_ends_by_the_name_alone() {
     let world = World::new();
     world.put("rdma", LeaseId(5));

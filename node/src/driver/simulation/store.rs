@@ -1,14 +1,15 @@
 //! A simulated store: an arena, a pool with the header of `fabricbios_pool`, or parts without bytes.
 
 use std::{
+    collections::BTreeSet,
     io,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use fabricbios_contract::{Part, Store, TellCondition};
 use fabricbios_lease::{
-    BindError, BindOrder, BindingId, Custody, Durability, Extent, Lookup, Placement, Proof,
-    StepError,
+    BindError, BindOrder, BindingId, Custody, Durability, Extent, Lookup, NotFree, Placement,
+    Proof, StepError,
 };
 use fabricbios_pool::format::{BYTES, Header, PLACES, Record};
 use fabricbios_wire::{LeaseId, NodeId, ResourceId};
@@ -148,14 +149,24 @@ impl SimStore {
         self.custody.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn claim(&self, lease: LeaseId, placement: &Placement) -> Result<(), StepError> {
+    fn claim(&self, lease: LeaseId, placement: &Placement) -> Result<(), NotFree> {
         let mut custody = self.custody();
         if !self.has_pages {
             custody.find_or_make(lease);
             return Ok(());
         }
-        let claimed = custody.claim(lease, placement.extent());
-        claimed.map_err(|why| StepError::new("claim", why))
+        custody.claim(lease, placement.extent())
+    }
+
+    /// Why a part cannot be claimed. What keeps a stray in its place also keeps the lease from its end that the table
+    /// has there.
+    fn not_free(&self, lease: LeaseId, why: NotFree) -> StepError {
+        let mut machine = self.world.lock();
+        if matches!(why, NotFree::HeldBy(other, _) if machine.strays.contains(&other)) {
+            let now = machine.now;
+            machine.troubles(&BTreeSet::from([lease]), now);
+        }
+        StepError::new("claim", why)
     }
 
     /// Zeroes the pages, one after the other.
@@ -226,7 +237,7 @@ impl Store for SimStore {
             return Err(BindError::Failed(StepError::new("open a part", why)));
         }
         self.claim(lease, &order.placement)
-            .map_err(BindError::Failed)?;
+            .map_err(|why| BindError::Failed(self.not_free(lease, why)))?;
         let mut machine = self.world.lock();
         let mut placement = order.placement.clone();
         if let (Placement::Stretch(extent), true) =
@@ -278,7 +289,8 @@ impl Store for SimStore {
         let scrubs = self.has_pages && !machine.has(Mistake::ScrubsNothing);
         drop(machine);
         if let Some(placement) = placement.filter(|_| scrubs) {
-            self.claim(lease, &placement)?;
+            self.claim(lease, &placement)
+                .map_err(|why| self.not_free(lease, why))?;
             self.zero(lease, placement.extent(), progress)?;
         }
         self.world.step("release a part", lease)?;
