@@ -250,6 +250,9 @@ impl Run {
         }
         while self.driver().turn().expect("nobody halts it") {}
         self.hear();
+        // While the driver does not run, no fence is new and its cause does not age.
+        let table = &self.driver.as_ref().expect("a process runs").table;
+        self.world.lock().check_fences(table);
         self.check();
     }
 
@@ -312,7 +315,6 @@ impl Run {
         };
         let went_on_at = self.went_on_at;
         let mut machine = self.world.lock();
-        machine.check_fences(table);
         if !broken.is_empty() {
             machine.breaks(Invariant::TableHolds, format_args!("{broken:?}"));
         }
