@@ -68,6 +68,8 @@ pub(super) struct Rates {
 
 /// The longest time of a call that is not late.
 pub(super) const SOON: u64 = 20 * MILLISECOND;
+/// The longest time of a call that is.
+const SLOW: u64 = 60_000 * MILLISECOND;
 
 /// The end of a call that is stuck in the kernel.
 pub(super) const STUCK: u64 = u64::MAX;
@@ -237,19 +239,19 @@ impl Machine {
         self.mistake == Some(mistake)
     }
 
-    /// From now on everything works, and what is stuck goes on.
+    /// From now on everything works, and what is stuck goes on. A slow call of the same lease may have begun meanwhile.
     pub(super) fn has_no_faults(&mut self) {
         self.rates = Rates::default();
         let stuck = self.in_trouble_until.values_mut();
         stuck
             .filter(|until| **until == STUCK)
-            .for_each(|until| *until = self.now);
+            .for_each(|until| *until = self.now + SLOW);
     }
 
     /// Usually at most [`SOON`]; sometimes later than every time limit.
     pub(super) fn takes(&mut self) -> u64 {
         let most = if self.happens(|it| it.slow) {
-            60_000 * MILLISECOND
+            SLOW
         } else {
             SOON
         };
