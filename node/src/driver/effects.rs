@@ -5,7 +5,7 @@ use std::{mem, sync::Arc};
 use fabricbios_lease::{After, Change as TableChange, Effect, Order, StepError, Ticket};
 use fabricbios_wire::{Answer, LeaseError, LeaseId, Refusal, RefusalClass};
 
-use super::{Driver, Environment, RELEASED_A_TURN, log_note};
+use super::{Driver, Environment, log_note, turns::RELEASED_A_TURN};
 use crate::{
     driver::fair::Owner,
     journal::{Change, CommitError, Key, Seq, records},

@@ -31,7 +31,8 @@ use std::{
     sync::mpsc::channel,
 };
 
-use fabricbios_wire::LeaseAllocRequest;
+use fabricbios_lease::State;
+use fabricbios_wire::{LeaseAllocRequest, Reply};
 
 use super::*;
 use crate::journal::Key;

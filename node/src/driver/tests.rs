@@ -9,16 +9,19 @@ use std::{
 };
 
 use fabricbios_contract::Provider;
-use fabricbios_lease::{AllocationMode, Durability, Offer, Order, Policy};
+use fabricbios_lease::{AllocationMode, Durability, Offer, Order, Policy, State};
 use fabricbios_testbed::fakes::{FakeMemory, Step};
 use fabricbios_wire::{
-    Epoch, InventoryExtension, LeaseAllocRequest, LeaseError, LeaseInfo, LeasePhase, NodeId,
-    RefusalClass, RequestToken, ResourceId, ResourceType, Transport, health,
+    Epoch, InventoryExtension, InventoryForm, LeaseAllocRequest, LeaseError, LeaseInfo, LeasePhase,
+    NodeId, RefusalClass, Reply, RequestToken, ResourceId, ResourceType, Transport, health,
 };
 
 use super::*;
 use crate::{
-    driver::dispatcher::Dispatcher,
+    driver::{
+        dispatcher::Dispatcher,
+        turns::{JOURNAL_PATIENCE, RELEASED_A_TURN},
+    },
     inventory::detection::{Detection, Found},
     journal::{Journal, Key},
     kinds::block,
