@@ -21,6 +21,8 @@ use crate::{
     monitor::{page_of, samples, watched},
 };
 
+mod held;
+
 type Samples = BTreeMap<String, f64>;
 
 /// A node of which alerts are provoked.
