@@ -19,6 +19,15 @@ pub(crate) const LISTED_MAX: usize = 25;
 /// A node tells its inventory at least every 30 s.
 const LATE_AFTER: Duration = Duration::from_secs(70);
 
+/// Why reports are not taken.
+pub(crate) const NOT_TAKEN: [&str; 5] = [
+    "other-node",
+    "sequence",
+    "leases",
+    "later-connection",
+    "too-large",
+];
+
 /// Counts since the start.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
@@ -34,8 +43,8 @@ pub(crate) struct Tally {
     pub(crate) decisions: Histogram,
     /// Reports of inventories and of leases that were taken.
     pub(crate) reports: [u64; 2],
-    /// Reports that were not taken, by why.
-    pub(crate) not_taken: BTreeMap<&'static str, u64>,
+    /// Reports that were not taken, by why: [`NOT_TAKEN`].
+    pub(crate) not_taken: [u64; NOT_TAKEN.len()],
 }
 
 /// The resources of a kind that nodes report. Amounts are in the unit of the kind.
@@ -107,13 +116,13 @@ impl Tally {
 
     pub(crate) fn not_taken(&mut self, why: &NotTaken) {
         let why = match why {
-            NotTaken::OtherNode { .. } => "other-node",
-            NotTaken::Sequence { .. } => "sequence",
-            NotTaken::Leases(_) => "leases",
-            NotTaken::LaterConnection => "later-connection",
-            NotTaken::TooLarge => "too-large",
+            NotTaken::OtherNode { .. } => 0,
+            NotTaken::Sequence { .. } => 1,
+            NotTaken::Leases(_) => 2,
+            NotTaken::LaterConnection => 3,
+            NotTaken::TooLarge => 4,
         };
-        *self.not_taken.entry(why).or_default() += 1;
+        self.not_taken[why] += 1;
     }
 }
 

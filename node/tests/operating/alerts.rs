@@ -1,15 +1,13 @@
 //! Conditions that raise alerts of docs/metrics/alerts.yaml, made on a running node. Each test scrapes the node before and
-//! after, and looks at what the rule asks for. With `SCRAPES` in the environment, a directory, it leaves both scrapes there as
-//! `ALERT.well` and `ALERT.raised`: `testbed/metrics/provoked.py` gives them to the rules.
+//! after, and looks at what the rule asks for.
 
 use std::{
-    collections::BTreeMap,
-    env, fs,
-    path::Path,
+    fs,
     process::{Command, Stdio},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use fabricbios_testbed::scrapes::{Samples, Scene, sum};
 use fabricbios_wire::{Request, ResourceType};
 use nix::sys::signal::Signal;
 use tokio::{net::TcpStream, time::sleep};
@@ -18,68 +16,10 @@ use crate::{
     daemon::*,
     joining::{accept, fabric, signed_for},
     journal::{Stopped, scribe},
-    monitor::{page_of, samples, watched},
+    monitor::{page_of, watched},
 };
 
 mod held;
-
-type Samples = BTreeMap<String, f64>;
-
-/// A node of which alerts are provoked.
-struct Scene {
-    alerts: &'static [&'static str],
-    well: Samples,
-}
-
-impl Scene {
-    /// Scrapes a node that is well.
-    async fn of(daemon: &Daemon, alerts: &'static [&'static str]) -> Self {
-        let page = page_of(daemon).await;
-        alerts.iter().for_each(|it| save(it, "well", &page));
-        let well = samples(&page);
-        Self { alerts, well }
-    }
-
-    /// Scrapes until the node is as `is_raised` wants it, which gets the samples of the well node too.
-    async fn raised(&self, daemon: &Daemon, is_raised: impl Fn(&Samples, &Samples) -> bool) {
-        assert!(
-            !is_raised(&self.well, &self.well),
-            "raised before: {:?}",
-            self.alerts
-        );
-        let mut waited = Duration::ZERO;
-        loop {
-            let page = page_of(daemon).await;
-            if is_raised(&self.well, &samples(&page)) {
-                self.alerts.iter().for_each(|it| save(it, "raised", &page));
-                return;
-            }
-            assert!(waited < PATIENCE, "{:?}: {page}", self.alerts);
-            let pause = Duration::from_millis(100);
-            sleep(pause).await;
-            waited += pause;
-        }
-    }
-}
-
-/// The page, behind the time at which it was read.
-fn save(alert: &str, name: &str, page: &str) {
-    if let Some(directory) = env::var_os("SCRAPES") {
-        let at = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap()
-            .as_secs();
-        let file = Path::new(&directory).join(format!("{alert}.{name}"));
-        fs::write(file, format!("# scraped {at}\n{page}")).unwrap();
-    }
-}
-
-fn sum(samples: &Samples, name: &str) -> f64 {
-    let its = samples
-        .iter()
-        .filter(|(it, _)| it.split('{').next() == Some(name));
-    its.map(|(_, value)| value).sum()
-}
 
 /// A node that serves its pages, with a pool.
 fn with_pool(place: &Place) -> Vec<String> {
@@ -91,17 +31,19 @@ async fn a_journal_that_is_not_written() {
     let place = Place::new();
     let daemon = watched(&place);
     let scene = Scene::of(
-        &daemon,
+        &page_of(&daemon).await,
         &["FabricbiosJournalNotWritable", "FabricbiosDegraded"],
-    )
-    .await;
+    );
     let stopped = Stopped::stop(scribe(&daemon));
     let node = daemon.client(&place.admin()).await;
     let waits = tokio::spawn(async move { node.alloc_async(request(ResourceType::Mem)).await });
     scene
-        .raised(&daemon, |_, now| {
-            now["fabricbios_journal_writable"] == 0.0 && now["fabricbios_node_health"] == 1.0
-        })
+        .raised(
+            || page_of(&daemon),
+            |_, now| {
+                now["fabricbios_journal_writable"] == 0.0 && now["fabricbios_node_health"] == 1.0
+            },
+        )
         .await;
     drop(stopped);
     waits.await.unwrap().unwrap_err();
@@ -111,7 +53,7 @@ async fn a_journal_that_is_not_written() {
 async fn blocks_that_cannot_be_cleaned() {
     let place = Place::new();
     let daemon = place.start(&with_pool(&place));
-    let scene = Scene::of(&daemon, &["FabricbiosPartlyFenced"]).await;
+    let scene = Scene::of(&page_of(&daemon).await, &["FabricbiosPartlyFenced"]);
     let node = daemon.client(&place.admin()).await;
     let lease = alloc(&node, ResourceType::Block).await;
     // A directory cannot be overwritten.
@@ -121,9 +63,10 @@ async fn blocks_that_cannot_be_cleaned() {
     let free = Request::LeaseFree(lease.lease_id);
     node.lease_async(free).await.unwrap();
     scene
-        .raised(&daemon, |_, now| {
-            sum(now, "fabricbios_resource_fenced_part") > 0.0
-        })
+        .raised(
+            || page_of(&daemon),
+            |_, now| sum(now, "fabricbios_resource_fenced_part") > 0.0,
+        )
         .await;
 }
 
@@ -131,7 +74,7 @@ async fn blocks_that_cannot_be_cleaned() {
 async fn leases_that_cannot_be_made() {
     let place = Place::new();
     let daemon = place.start(&with_pool(&place));
-    let scene = Scene::of(&daemon, &["FabricbiosGrantsFail"]).await;
+    let scene = Scene::of(&page_of(&daemon).await, &["FabricbiosGrantsFail"]);
     let node = daemon.client(&place.admin()).await;
     fs::remove_dir_all(place.at("pool")).unwrap();
     for _ in 0..5 {
@@ -140,10 +83,13 @@ async fn leases_that_cannot_be_made() {
             .unwrap_err();
     }
     scene
-        .raised(&daemon, |well, now| {
-            let failed = |it| sum(it, "fabricbios_grants_failed_total");
-            failed(now) - failed(well) > 3.0
-        })
+        .raised(
+            || page_of(&daemon),
+            |well, now| {
+                let failed = |it| sum(it, "fabricbios_grants_failed_total");
+                failed(now) - failed(well) > 3.0
+            },
+        )
         .await;
 }
 
@@ -151,7 +97,7 @@ async fn leases_that_cannot_be_made() {
 async fn a_cut_long_behind_its_deadline() {
     let place = Place::new();
     let daemon = watched(&place);
-    let scene = Scene::of(&daemon, &["FabricbiosCutsLate"]).await;
+    let scene = Scene::of(&page_of(&daemon).await, &["FabricbiosCutsLate"]);
     let node = daemon.client(&place.admin()).await;
     let mut wanted = request(ResourceType::Mem);
     wanted.lease_secs = 2;
@@ -162,7 +108,7 @@ async fn a_cut_long_behind_its_deadline() {
     sleep(left).await;
     drop(stopped);
     scene
-        .raised(&daemon, |_, now| {
+        .raised(|| page_of(&daemon), |_, now| {
             let of = |le: &str| {
                 let name = format!("fabricbios_cut_lateness_seconds_bucket{{le=\"{le}\",kind=\"mem\",resource=\"mem0\"}}");
                 now.get(&name).copied().unwrap_or_default()
@@ -176,11 +122,11 @@ async fn a_cut_long_behind_its_deadline() {
 async fn a_node_that_is_gone() {
     let place = Place::new();
     let daemon = watched(&place);
-    let scene = Scene::of(&daemon, &["FabricbiosNodeSilent"]).await;
+    let scene = Scene::of(&page_of(&daemon).await, &["FabricbiosNodeSilent"]);
     let at = daemon.metrics.clone().unwrap();
     daemon.end(Signal::SIGKILL);
     TcpStream::connect(at).await.unwrap_err();
-    scene.alerts.iter().for_each(|it| save(it, "raised", ""));
+    scene.raised_by(&[""]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -194,15 +140,16 @@ async fn few_descriptors() {
         .arg(daemon.get_program())
         .args(daemon.get_args());
     let daemon = place.begin(limited, place.new_log());
-    let scene = Scene::of(&daemon, &["FabricbiosDescriptorsLow"]).await;
+    let scene = Scene::of(&page_of(&daemon).await, &["FabricbiosDescriptorsLow"]);
     let node = daemon.client(&place.admin()).await;
     for _ in 0..100 {
         alloc(&node, ResourceType::Block).await;
     }
     scene
-        .raised(&daemon, |_, now| {
-            now["process_max_fds"] - now["process_open_fds"] < 512.0
-        })
+        .raised(
+            || page_of(&daemon),
+            |_, now| now["process_max_fds"] - now["process_open_fds"] < 512.0,
+        )
         .await;
 }
 
@@ -211,7 +158,7 @@ async fn a_certificate_that_ends_soon() {
     let place = Place::new();
     let socket = format!("--local-socket={}", place.text("sock"));
     let daemon = place.start(&[with_pool(&place), vec![socket]].concat());
-    let scene = Scene::of(&daemon, &["FabricbiosCertificateEnds"]).await;
+    let scene = Scene::of(&page_of(&daemon).await, &["FabricbiosCertificateEnds"]);
     let days = |number: u64| Duration::from_secs(number * 24 * 3600);
     signed_for(&place, &fabric(&place), "answer", Some(days(10)));
     let accepted = accept(&place, "answer");
@@ -219,9 +166,10 @@ async fn a_certificate_that_ends_soon() {
     let soon = SystemTime::now() + days(30);
     let soon = soon.duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
     scene
-        .raised(&daemon, |_, now| {
-            now["fabricbios_certificate_expiry_timestamp_seconds"] < soon
-        })
+        .raised(
+            || page_of(&daemon),
+            |_, now| now["fabricbios_certificate_expiry_timestamp_seconds"] < soon,
+        )
         .await;
 }
 
@@ -232,15 +180,18 @@ async fn a_log_that_nobody_reads() {
     command.env("RUST_LOG", "trace");
     // The pipe is full soon.
     let daemon = place.begin(command, Stdio::piped());
-    let scene = Scene::of(&daemon, &["FabricbiosLogDropped"]).await;
+    let scene = Scene::of(&page_of(&daemon).await, &["FabricbiosLogDropped"]);
     let node = daemon.client(&place.admin()).await;
     for _ in 0..3_000 {
         node.call_async(Request::Ping(0)).await.unwrap();
     }
     scene
-        .raised(&daemon, |well, now| {
-            let dropped = |it: &Samples| it["fabricbios_log_lines_dropped_total"];
-            dropped(now) > dropped(well)
-        })
+        .raised(
+            || page_of(&daemon),
+            |well, now| {
+                let dropped = |it: &Samples| it["fabricbios_log_lines_dropped_total"];
+                dropped(now) > dropped(well)
+            },
+        )
         .await;
 }

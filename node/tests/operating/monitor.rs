@@ -1,7 +1,8 @@
 //! The pages of a running node: real requests over TCP.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
+use fabricbios_testbed::scrapes::{Samples, samples};
 use fabricbios_wire::{Request, ResourceType};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -45,17 +46,7 @@ pub(crate) async fn page_of(daemon: &Daemon) -> String {
     page
 }
 
-/// The samples of a page: name with labels, and value.
-pub(crate) fn samples(page: &str) -> BTreeMap<String, f64> {
-    let samples = page.lines().filter(|it| !it.starts_with('#'));
-    let samples = samples.map(|line| {
-        let (name, value) = line.rsplit_once(' ').expect("a sample");
-        (name.to_owned(), value.parse().expect("a number"))
-    });
-    samples.collect()
-}
-
-async fn scrape(daemon: &Daemon) -> BTreeMap<String, f64> {
+async fn scrape(daemon: &Daemon) -> Samples {
     samples(&page_of(daemon).await)
 }
 

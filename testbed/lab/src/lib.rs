@@ -23,6 +23,7 @@ mod process;
 mod report;
 pub mod requirements;
 mod run_directory;
+pub mod scrapes;
 mod session;
 pub mod shell;
 mod sources;

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 /// The package of the parsers, in a fixed version.
 const PARSERS: &str = "prometheus_client==0.26.0";
 
-/// The tests that bring a node into trouble.
-const TEST: &str = "package(fabricbios-node) & binary(operating) & test(/^alerts::/)";
+/// The tests that bring nodes and schedulers into trouble.
+const TESTS: &str = "(package(fabricbios-node) & binary(operating) | package(fabricbios-scheduler) & binary(with_etcd)) & test(/^alerts::/)";
 
 /// The step of `cargo xtask test`. A host that cannot fetch the programs skips it.
 pub(crate) fn step(layout: &Layout, scope: Scope) -> Result<Outcome> {
@@ -36,21 +36,30 @@ pub(crate) fn step(layout: &Layout, scope: Scope) -> Result<Outcome> {
     ] {
         cargo::run(program(layout, &promtool, &words))?;
     }
-    on_a_node(layout, scope, &python, &promtool)?;
+    provoked(layout, scope, &python, &promtool)?;
     Ok(Outcome::Passed)
 }
 
-/// The alerts before the scrapes of running nodes that tests have brought into trouble.
-fn on_a_node(layout: &Layout, scope: Scope, python: &str, promtool: &str) -> Result<()> {
+/// The alerts before the scrapes of running nodes and schedulers that tests have brought into trouble.
+fn provoked(layout: &Layout, scope: Scope, python: &str, promtool: &str) -> Result<()> {
     let scrapes = layout.target().join("scrapes");
     // It is there if the step ran before.
     std::fs::remove_dir_all(&scrapes).ok();
     std::fs::create_dir_all(&scrapes)?;
     let packages: &[&str] = match scope {
-        Scope::Needed => &["-p", "fabricbios-node", "--test", "operating"],
+        Scope::Needed => &[
+            "-p",
+            "fabricbios-node",
+            "-p",
+            "fabricbios-scheduler",
+            "--test",
+            "operating",
+            "--test",
+            "with_etcd",
+        ],
         Scope::Workspace => &["--workspace"],
     };
-    let words = ["nextest", "run", "-E", TEST];
+    let words = ["nextest", "run", "-E", TESTS];
     let mut provoke = cargo(layout, &[&words[..], packages].concat())?;
     provoke.env("SCRAPES", &scrapes);
     cargo::run(provoke)?;

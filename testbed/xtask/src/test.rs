@@ -338,7 +338,7 @@ fn steps(suites: &Suites) -> Vec<Step> {
             name: "metrics".to_owned(),
             about: "pages of metrics and alerts, before the parsers of Prometheus",
             may_skip: true,
-            needs: &[Build, Nextest, Python],
+            needs: &[Build, Nextest, Etcd, Python],
             action: Action::Metrics,
         },
     ];

@@ -5,6 +5,7 @@
 use fabricbios_http::metrics::{Metric, Value};
 
 use super::Moment;
+use crate::figures::NOT_TAKEN;
 
 /// All metrics, in the order of the page.
 pub(super) const METRICS: &[Metric<Moment>] = fabricbios_http::metrics! {
@@ -106,8 +107,9 @@ pub(super) const METRICS: &[Metric<Moment>] = fabricbios_http::metrics! {
         };
     "fabricbios_scheduler_reports_not_taken" "", Counter, &["why"],
         "Reports refused: `other-node`, `sequence`, `leases`, `later-connection`, `too-large`. The log names the node.": |it, take| {
-            for (why, count) in &it.of_owner.tally.not_taken {
-                take(&[why], Value::Count(*count));
+            // Also those that never were: a counter that begins at its first report has no increase.
+            for (why, count) in NOT_TAKEN.iter().zip(it.of_owner.tally.not_taken) {
+                take(&[why], Value::Count(count));
             }
         };
     "fabricbios_scheduler_queue_depth" "", Gauge, &["queue"],

@@ -16,7 +16,7 @@ use crate::world::{World, until, until_async};
 const BINPACK: &str = r#"{"version":1,"policy":"binpack"}"#;
 const CACHE_AWARE: &str = r#"{"version":1,"policy":"cache-aware"}"#;
 
-async fn get(at: SocketAddr, path: &str) -> String {
+pub(crate) async fn get(at: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(at).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();

@@ -6,6 +6,7 @@
     reason = "a test that cannot be set up should fail loudly"
 )]
 
+mod alerts;
 mod cluster;
 mod faults;
 mod intent;

@@ -29,7 +29,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct World {
     pub(crate) etcd: EmbeddedEtcd,
-    directory: FabricDirectory,
+    pub(crate) directory: FabricDirectory,
     place: tempfile::TempDir,
 }
 
@@ -91,9 +91,12 @@ impl World {
     }
 
     pub(crate) async fn client(&self, scheduler: &Scheduler) -> Node {
+        self.client_at(&scheduler.local_addr().to_string()).await
+    }
+
+    pub(crate) async fn client_at(&self, scheduler: &str) -> Node {
         let identity = Identity::load(self.directory.admin_identity()).unwrap();
-        let at = scheduler.local_addr().to_string();
-        Node::connect_async(&at, &identity).await.unwrap()
+        Node::connect_async(scheduler, &identity).await.unwrap()
     }
 
     pub(crate) fn prefix(&self, of: &str) -> String {
@@ -300,8 +303,11 @@ impl Reporting {
     }
 
     pub(crate) async fn connect(&self, scheduler: &Scheduler) -> Caller {
-        let at = scheduler.local_addr().to_string();
-        let caller = Caller::connect(&at, &self.0, Role::Scheduler).await;
+        self.connect_at(&scheduler.local_addr().to_string()).await
+    }
+
+    pub(crate) async fn connect_at(&self, scheduler: &str) -> Caller {
+        let caller = Caller::connect(scheduler, &self.0, Role::Scheduler).await;
         caller.unwrap()
     }
 
@@ -339,7 +345,8 @@ impl Reporting {
         }
     }
 
-    fn report(&self) -> NodeReport {
+    /// Its first report: memory, without all that decides about a lease.
+    pub(crate) fn report(&self) -> NodeReport {
         let resource_id = ResourceId(1);
         NodeReport {
             sequence: 1,

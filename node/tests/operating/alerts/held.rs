@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use fabricbios_testbed::scrapes::{Scene, sum};
 use fabricbios_wire::{LeaseId, LeasePhase, Request, ResourceType};
 use nix::{
     sys::{
@@ -13,8 +14,7 @@ use nix::{
 };
 use tokio::task::JoinSet;
 
-use super::{Scene, sum};
-use crate::daemon::*;
+use crate::{daemon::*, monitor::page_of};
 
 /// Threads that this thread holds by ptrace(2), as a call that does not return would. A drop lets them go on.
 struct Held(Vec<Pid>);
@@ -74,15 +74,16 @@ async fn a_cut_that_no_thread_begins_yet() {
     let place = Place::new();
     // It fails after ten times this.
     let daemon = cutting_within(&place, 2_000);
-    let scene = Scene::of(&daemon, &["FabricbiosAboveBound"]).await;
+    let scene = Scene::of(&page_of(&daemon).await, &["FabricbiosAboveBound"]);
     let node = daemon.client(&place.admin()).await;
     let free = Request::LeaseFree(alloc(&node, ResourceType::Mem).await.lease_id);
     let held = threads_for_cuts(&daemon);
     let freed = tokio::spawn(async move { node.lease_async(free).await });
     scene
-        .raised(&daemon, |_, now| {
-            sum(now, "fabricbios_leases_above_bound") > 0.0
-        })
+        .raised(
+            || page_of(&daemon),
+            |_, now| sum(now, "fabricbios_leases_above_bound") > 0.0,
+        )
         .await;
     drop(held);
     assert_eq!(freed.await.unwrap().unwrap().phase, LeasePhase::Freed);
@@ -92,17 +93,23 @@ async fn a_cut_that_no_thread_begins_yet() {
 async fn a_cut_that_is_not_proved() {
     let place = Place::new();
     let daemon = cutting_within(&place, 50);
-    let scene = Scene::of(&daemon, &["FabricbiosCutUnproved", "FabricbiosFenced"]).await;
+    let scene = Scene::of(
+        &page_of(&daemon).await,
+        &["FabricbiosCutUnproved", "FabricbiosFenced"],
+    );
     let node = daemon.client(&place.admin()).await;
     let free = Request::LeaseFree(alloc(&node, ResourceType::Mem).await.lease_id);
     let _held = threads_for_cuts(&daemon);
     let fenced = node.lease_async(free).await;
     fenced.expect_err("the end of access is not proved");
     scene
-        .raised(&daemon, |well, now| {
-            let unproved = |it| sum(it, "fabricbios_cuts_unproved_total");
-            unproved(now) > unproved(well) && sum(now, "fabricbios_resource_health") == 2.0
-        })
+        .raised(
+            || page_of(&daemon),
+            |well, now| {
+                let unproved = |it| sum(it, "fabricbios_cuts_unproved_total");
+                unproved(now) > unproved(well) && sum(now, "fabricbios_resource_health") == 2.0
+            },
+        )
         .await;
 }
 
@@ -110,7 +117,7 @@ async fn a_cut_that_is_not_proved() {
 async fn more_requests_than_wait() {
     let place = Place::new();
     let daemon = cutting_within(&place, 1_000);
-    let scene = Scene::of(&daemon, &["FabricbiosBusy"]).await;
+    let scene = Scene::of(&page_of(&daemon).await, &["FabricbiosBusy"]);
     // The most requests at once of one connection. 512 of one tenant wait.
     let (connections, each) = (5, 128);
     let mut asked = JoinSet::new();
@@ -127,9 +134,12 @@ async fn more_requests_than_wait() {
     assert_eq!(first.unwrap_err().code(), "ResourceBusy");
     drop(held);
     scene
-        .raised(&daemon, |well, now| {
-            let away = |it| sum(it, "fabricbios_requests_turned_away_total");
-            away(now) > away(well)
-        })
+        .raised(
+            || page_of(&daemon),
+            |well, now| {
+                let away = |it| sum(it, "fabricbios_requests_turned_away_total");
+                away(now) > away(well)
+            },
+        )
         .await;
 }
