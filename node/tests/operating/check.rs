@@ -184,7 +184,7 @@ fn root_checks_as_the_owner_of_the_state_directory() {
 }
 
 #[test]
-#[ignore = "needs user namespaces, or root"]
+#[ignore = "needs root, or user namespaces"]
 fn a_disk_without_room_for_the_record_of_a_start_is_named() {
     let place = Place::new();
     // A mount of its own for the check.

@@ -11,32 +11,50 @@ use std::time::Duration;
 
 /// The directory of the programs that run in guests.
 pub(crate) const GUEST_DIRECTORY: &str = "testbed/guest";
-/// Rust tests that need the lab: package, directory, and prefix of the file names.
-const RUST_TESTS: [RustTests; 5] = [
+/// Rust tests that need the lab, or root.
+const RUST_TESTS: [RustTests; 7] = [
     RustTests {
         package: "fabricbios-rdma",
         directory: "premium/rdma/tests",
         prefix: "rxe",
+        modules: &[],
     },
     RustTests {
         package: "fabricbios-nvmet",
         directory: "premium/nvmet/tests",
         prefix: "nvmet",
+        modules: &[],
     },
     RustTests {
         package: "fabricbios-pool",
         directory: "host/pool/tests",
         prefix: "pool_device",
+        modules: &[],
     },
     RustTests {
         package: "fabricbios-cgroup",
         directory: "host/cgroup/tests",
         prefix: "cgroup_lab",
+        modules: &[],
     },
     RustTests {
         package: "fabricbios-local",
         directory: "host/local/tests",
         prefix: "socket",
+        modules: &[],
+    },
+    RustTests {
+        package: "fabricbios-arena",
+        directory: "host/arena/tests",
+        prefix: "arena_owner",
+        modules: &[],
+    },
+    // The other modules need a browser, or nothing of the lab.
+    RustTests {
+        package: "fabricbios-node",
+        directory: "node/tests",
+        prefix: "operating",
+        modules: &["check"],
     },
 ];
 /// Rust tests that the short form leaves out, by suite: others go through the same, as the lines above them say.
@@ -112,10 +130,13 @@ const RUST_TIMEOUT: Duration = Duration::from_secs(1800);
 struct RustTests {
     package: &'static str,
     directory: &'static str,
+    /// How the names of the test targets begin.
     prefix: &'static str,
+    /// The modules whose tests run; all if there is none.
+    modules: &'static [&'static str],
 }
 
-/// One file of Rust tests.
+/// One target of Rust tests.
 pub(crate) struct RustTest {
     name: String,
     of: &'static RustTests,
@@ -258,6 +279,8 @@ impl RustTest {
         // The ignored tests are those that need the lab; the others run on the host. One at a time, because they share the
         // devices of the guest.
         let mut job = Job::new(name, &[&binary, "--ignored", "--test-threads=1"]);
+        let modules = of.modules.iter().map(|it| format!("{it}::"));
+        job.command.extend(modules);
         if !full {
             let skipped = IN_FULL_LENGTH.iter().filter(|(suite, _)| suite == name);
             let words = skipped.flat_map(|(_, test)| ["--skip", test]);
@@ -289,7 +312,8 @@ impl RustTests {
             let path = entry?.path();
             let name = path.file_stem().unwrap_or_default().to_string_lossy();
             let is_rust = path.extension().is_some_and(|extension| extension == "rs");
-            if is_rust && name.starts_with(self.prefix) {
+            let is_target = is_rust || path.join("main.rs").is_file();
+            if is_target && name.starts_with(self.prefix) {
                 names.push(name.into_owned());
             }
         }
@@ -431,6 +455,33 @@ mod tests {
             };
             assert!(sources.any(|text| text.contains(&says)), "{suite} {test}");
         }
+    }
+
+    #[test]
+    fn each_test_that_needs_root_or_the_lab_is_in_a_suite() {
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .ancestors()
+            .nth(2)
+            .unwrap();
+        let waits = |text: &str| {
+            let mut reasons = text.split("#[ignore = \"").skip(1);
+            reasons.any(|it| it.starts_with("needs the lab") || it.starts_with("needs root"))
+        };
+        let mut seen = 0;
+        for path in crate::files::below(repository).unwrap() {
+            let is_rust = path.extension().is_some_and(|it| it == "rs");
+            if !is_rust || !waits(&std::fs::read_to_string(&path).unwrap()) {
+                continue;
+            }
+            seen += 1;
+            let module = path.file_stem().unwrap().to_str().unwrap();
+            let runs = RUST_TESTS.iter().any(|of| {
+                path.starts_with(repository.join(of.directory))
+                    && (of.modules.is_empty() || of.modules.contains(&module))
+            });
+            assert!(runs, "no suite of RUST_TESTS runs {}", path.display());
+        }
+        assert!(seen > 10, "{seen} files");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 use crate::ALIGN;
@@ -20,23 +20,6 @@ fn a_file_is_one_arenas_at_a_time() {
     assert!(second.to_string().contains("arena"), "{second}");
     drop(first);
     Arena::open(&source(&path), ALIGN).unwrap();
-}
-
-#[test]
-#[ignore = "needs root"]
-fn a_file_of_another_user_is_named_with_its_owner_and_what_to_do() {
-    let directory = tempfile::tempdir().unwrap();
-    // As /dev/shm, where the kernel itself may refuse to open it (fs.protected_regular).
-    let sticky = std::fs::Permissions::from_mode(0o1777);
-    std::fs::set_permissions(directory.path(), sticky).unwrap();
-    let path = directory.path().join("arena");
-    std::fs::write(&path, "").unwrap();
-    chown(&path, Some(12_345), None).unwrap();
-    let why = Arena::open(&source(&path), ALIGN).unwrap_err().to_string();
-    assert!(
-        why.contains("owner 12345") && why.contains("(chown 0 and"),
-        "{why}"
-    );
 }
 
 #[test]
