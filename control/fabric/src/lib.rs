@@ -31,6 +31,7 @@ pub use error::{BadCertificate, FileProblem, IdentityError};
 pub use file::read_text;
 pub use label::{BadLabel, Label};
 pub use node::{Accepted, Fabric, NodeKey};
+pub use private::read_key;
 pub use statement::{Verified, Verifier};
 pub use subject::{Peer, Principal, Subject};
 pub use tls::PortTls;

@@ -24,7 +24,7 @@ pub(crate) fn check_file(path: &Path) -> Result<(), IdentityError> {
 ///
 /// # Errors
 /// It cannot be read, or another user can.
-pub(crate) fn read_key(path: &Path) -> Result<Zeroizing<String>, IdentityError> {
+pub fn read_key(path: &Path) -> Result<Zeroizing<String>, IdentityError> {
     check_secret(path, &OF_KEY)?;
     read_text(path).map_err(io_error("read", path))
 }

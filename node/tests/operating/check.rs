@@ -6,8 +6,10 @@ use std::{
     os::unix::fs::{PermissionsExt, chown},
     path::PathBuf,
     process::{Command, Output},
+    time::SystemTime,
 };
 
+use fabricbios_fabric::FabricDirectory;
 use fabricbios_wire::Request;
 use nix::sys::signal::Signal;
 
@@ -181,6 +183,50 @@ fn root_checks_as_the_owner_of_the_state_directory() {
     let (status, said) = check(&place, &[&config]);
     let mends = format!("daemon of user 65533, `chown 65533 {}`;", state.display());
     assert!(status == Some(1) && said.contains(&mends), "{said}");
+}
+
+/// As systemd 257 gives it to the unit's user, by an ACL, which stat(2) shows as reading by the group.
+#[test]
+#[ignore = "needs root"]
+fn an_identity_of_pages_is_a_credential_of_systemd_only_in_the_directory_of_credentials() {
+    let place = Place::new();
+    let open = |at: &str, mode| fs::set_permissions(place.at(at), Permissions::from_mode(mode));
+    open("", 0o755).expect("for all to read");
+    for at in ["state", "credentials"] {
+        fs::create_dir(place.at(at)).expect("a directory");
+    }
+    let fabric = FabricDirectory::init(&place.at("fabric"), SystemTime::now()).expect("a fabric");
+    fs::copy(fabric.scheduler_identity(), place.at("credentials/pages")).expect("a copy");
+    for (at, owner, mode) in [
+        ("state", 65_533, 0o700),
+        ("credentials", 0, 0o550),
+        ("credentials/pages", 0, 0o440),
+    ] {
+        chown(place.at(at), Some(owner), Some(65_532)).expect("root");
+        open(at, mode).expect("its mode");
+    }
+    let pages = |credentials: &str| {
+        let mut command = Command::new(PROGRAM);
+        command.args([
+            "check",
+            "--listen=127.0.0.1:0",
+            "--metrics-listen=127.0.0.1:0",
+        ]);
+        command.arg(format!("--state-dir={}", place.text("state")));
+        command.arg(format!(
+            "--metrics-identity={}",
+            place.text("credentials/pages")
+        ));
+        command.env("CREDENTIALS_DIRECTORY", place.at(credentials));
+        let output = command.output().expect("a program");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(told.contains("as user 65533, who owns "), "{told}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let said = pages("credentials");
+    assert!(!said.contains("--metrics-identity"), "{said}");
+    let said = pages("fabric");
+    assert!(said.contains("others can read it (mode 0440)"), "{said}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// The directory of the programs that run in guests.
 pub(crate) const GUEST_DIRECTORY: &str = "testbed/guest";
 /// Rust tests that need the lab, or root.
-const RUST_TESTS: [RustTests; 7] = [
+const RUST_TESTS: [RustTests; 8] = [
     RustTests {
         package: "fabricbios-rdma",
         directory: "premium/rdma/tests",
@@ -47,6 +47,12 @@ const RUST_TESTS: [RustTests; 7] = [
         package: "fabricbios-arena",
         directory: "host/arena/tests",
         prefix: "arena_owner",
+        modules: &[],
+    },
+    RustTests {
+        package: "fabricbios-scheduler",
+        directory: "fleet/scheduler/tests",
+        prefix: "credentials",
         modules: &[],
     },
     // The other modules need a browser, or nothing of the lab.

@@ -1,18 +1,15 @@
 //! How a scheduler proves to etcd who it is: its certificate, its key, and the certificate of etcd's CA, in one file.
 
-use std::{error::Error, fs, os::unix::fs::MetadataExt, path::Path};
+use std::{error::Error, path::Path};
 
 use anyhow::{Context, bail, ensure};
-use fabricbios_fabric::read_text;
-use nix::unistd::Uid;
+use fabricbios_fabric::read_key;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use zeroize::Zeroizing;
 
 use super::client::DEADLINE;
 
-/// Larger than a certificate, its chain and a key can be.
-const BYTES_MAX: u64 = 1 << 20;
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 const END: &str = "-----END CERTIFICATE-----";
 
@@ -44,20 +41,7 @@ pub(super) fn endpoints(urls: &[String], identity: &Path) -> anyhow::Result<Vec<
 }
 
 fn tls(path: &Path) -> anyhow::Result<ClientTlsConfig> {
-    let found = fs::metadata(path).context("look at the file")?;
-    let us = Uid::effective().as_raw();
-    ensure!(
-        found.uid() == us || found.uid() == 0,
-        "it belongs to user {}, and this process runs as user {us}",
-        found.uid()
-    );
-    ensure!(
-        found.mode() & 0o077 == 0,
-        "others can read it (mode {:04o}): `chmod go-rwx` mends that; if another user may have read it, make a new key",
-        found.mode() & 0o7777
-    );
-    ensure!(found.len() <= BYTES_MAX, "it has {} bytes", found.len());
-    let pem = read_text(path).context("read the file")?;
+    let pem = read_key(path)?;
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
     let certificates = certificates.context("the certificates")?.len();
     ensure!(
