@@ -45,6 +45,16 @@ pub(crate) fn for_watchdog(lock: &Path) -> anyhow::Result<Supervisor> {
     Ok(Supervisor::when_needed(&program, SUBCOMMAND, open(lock)?))
 }
 
+/// The supervisor for `check`, whose calls take no locks. The first call starts it, and it ends with the check.
+///
+/// # Errors
+/// The program that runs cannot be opened.
+pub(crate) fn for_check() -> anyhow::Result<Supervisor> {
+    let program = Program::running().context("open the program that runs")?;
+    let no_lock = File::open("/dev/null").context("open /dev/null")?;
+    Ok(Supervisor::when_needed(&program, SUBCOMMAND, no_lock))
+}
+
 fn open(lock: &Path) -> anyhow::Result<File> {
     open_lock(lock).with_context(|| format!("open {}", lock.display()))
 }

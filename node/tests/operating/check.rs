@@ -11,7 +11,10 @@ use std::{
 
 use fabricbios_fabric::FabricDirectory;
 use fabricbios_wire::Request;
-use nix::sys::signal::Signal;
+use nix::{
+    sys::{signal::Signal, stat::Mode},
+    unistd::mkfifo,
+};
 
 use crate::{both_go_on, daemon::*, keeping, lease_both};
 
@@ -145,6 +148,17 @@ fn what_a_start_would_refuse_or_lack_is_named() {
             "{said}"
         );
     }
+}
+
+#[test]
+fn a_pool_that_does_not_answer_holds_up_no_check() {
+    let (place, other) = (Place::new(), Place::new());
+    // Opening it waits for a writer.
+    mkfifo(&other.at("hangs"), Mode::S_IRWXU).expect("a FIFO");
+    let pool = format!("--block-pool={}", other.text("hangs"));
+    let (status, said) = check(&place, &[&pool]);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("hangs: no progress for "), "{said}");
 }
 
 #[test]

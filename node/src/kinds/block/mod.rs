@@ -19,7 +19,7 @@ mod withheld;
 
 use std::{cell::LazyCell, path::Path, sync::Arc};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use fabricbios_contract::Store;
 use fabricbios_helper::Handler;
 use fabricbios_lease::{Durability, FenceScope, Offer};
@@ -30,7 +30,10 @@ use nix::unistd::geteuid;
 
 use crate::{
     kinds::{Kind, Offered, OfferedResource, Opened, Opening},
-    process::check::{Checking, Findings},
+    process::{
+        check::{Checking, Findings},
+        helpers,
+    },
 };
 
 use foreign_exports::ListExports;
@@ -156,9 +159,15 @@ fn check(checking: &Checking<'_>, found: &mut Findings) {
     let Checking { node_id, .. } = checking;
     let (shared, settings) = (&checking.settings.shared, &checking.settings.block);
     let known = LazyCell::new(|| known(checking));
+    let supervisor = LazyCell::new(helpers::for_check);
+    let look = |path: &Path| {
+        let supervisor = supervisor.as_ref().map_err(|why| anyhow!("{why:#}"))?;
+        readable::check(supervisor, path)?;
+        anyhow::Ok(Pool::check(path, node_id, settings.force)?)
+    };
     for path in &settings.block_pool {
         let named = || format!("--block-pool {}", path.display());
-        let pool = Pool::check(path, node_id, settings.force).with_context(named);
+        let pool = look(path).with_context(named);
         if let Err(why) = pool {
             match &*known {
                 Ok(known) if known.at(path).is_some() => found.withheld(format_args!(
