@@ -1,19 +1,21 @@
 #!/usr/bin/python3
 """For each kind that needs a drop-in of its own beside those of suite_package.py: its settings, and leases in use that a client
 looks at from its side."""
+import contextlib
 import os
 import pathlib
+import subprocess
 
 import macvlan
 import nvmet_tree
 import vf
-from block import get, loop_device, pattern, put, run, sh
+from block import get, loop_device, pattern, put, row_of, run, sh
 from checks import until
 from debs import log, operator
 from fabric import ADDRESS, ensure_soft_roce
 from frames import WIRE, Listener, Sender
 from gpus import OWNED, ROOT, STAND_INS, copied, machine, opens, workers
-from nvme_host import Fio, connect, disconnect, gone
+from nvme_host import Fio, connect, disconnect, failed, gone
 from rdma_client import Client, Device
 
 MIB = 1 << 20
@@ -23,11 +25,32 @@ LOOPBACK = 'auto-detect = true\nlisten = "127.0.0.1:5701"\n'
 NO_RDMA = 'rdma-device = "none"\nmem-bytes = "1MiB"\nfbmu-listen = "127.0.0.1:5702"\n'
 
 
-class Rdma:
+def named(name):
+    """The processes of that name."""
+    return {int(at.name) for at in pathlib.Path("/proc").iterdir() if at.name.isdigit() and comm(at) == name}
+
+
+def comm(at):
+    """The name of a process, if it lives."""
+    try:
+        return (at / "comm").read_text().strip()
+    except OSError:
+        return None
+
+
+class Kind:
+    """What most kinds have in common. `conf`: the drop-in of the examples, where it has another name."""
+    drop_in = ""
+    conf = None
+
+    def hangs(self, suite, upgrades, lives):
+        """Upgrades while a helper call of a lease is on its way and hangs."""
+
+
+class Rdma(Kind):
     """Memory over RDMA: a lease of both transports in a file outlives the daemon, and its holder binds again; one of RDMA alone
     ends with the process."""
     name = "memory-rdma"
-    drop_in = ""
 
     def __init__(self):
         ensure_soft_roce()
@@ -71,32 +94,57 @@ class Rdma:
         self.other.close()
 
 
-class Nvmet:
-    """Blocks of a raw device over NVMe/TCP: the kernel serves them while the daemon is away."""
-    name = "block-nvmet"
-    drop_in = ""
+SLOW = "/dev/mapper/slow"
+
+
+@contextlib.contextmanager
+def suspended(device):
+    """A device of device-mapper that answers nothing."""
+    sh(f"DM_DISABLE_UDEV=1 dmsetup suspend --noflush --nolockfs {device}")
+    try:
+        yield
+    finally:
+        sh(f"DM_DISABLE_UDEV=1 dmsetup resume {device}")
+
+
+class Nvmet(Kind):
+    """Blocks of raw devices over NVMe-oF: the kernel serves them while the daemon is away."""
+    conf = "block-nvmet"
 
     def __init__(self):
-        for module in ("nvmet", "nvmet-tcp", "nvme-tcp", "dm-mod", "loop"):
+        for module in ("nvmet", "nvmet-tcp", "nvmet-rdma", "nvme-tcp", "nvme-rdma", "dm-mod", "loop"):
             sh(f"modprobe {module}")
         if not nvmet_tree.ROOT.is_dir():
             sh("mount -t configfs configfs /sys/kernel/config")
         ensure_soft_roce()  # Its interface has the address.
         self.pool = loop_device(64)
-        self.settings = LOOPBACK + NO_RDMA + f'block-pool = ["{self.pool}"]\nnvmet = ["tcp:{ADDRESS}:4420"]\nfbbu-listen = "none"\n'
+        backing = loop_device(64)
+        sh(f"DM_DISABLE_UDEV=1 dmsetup create slow --table '0 {64 * MIB // 512} linear {backing} 0'")
+        self.settings = LOOPBACK + NO_RDMA + f'block-pool = ["{self.pool}", "{SLOW}"]\nnvmet = ["{self.port}"]\nfbbu-listen = "none"\n'
 
     def take(self, suite):
-        """Leases, connects by the lease's own line, writes, and goes on writing."""
-        self.lease = operator().ask("lease", "alloc", "block", "--bytes", 4 * MIB, "--secs", 3000, "--transport", "nvme-tcp")
-        self.device = connect(self.lease)
+        """Leases, connects by the lease's own line, writes, and goes on writing. A lease of another device is idle."""
         self.bytes = pattern("kept")
+        self.other = self.another(SLOW)
+        self.idle = connect(self.other)
+        put(self.idle, self.bytes)
+        self.lease = self.another(self.pool)
+        self.device = connect(self.lease)
         put(self.device, self.bytes, 3 * MIB)
         self.fio = Fio(self.device).started()
         suite.check("a host writes", self.fio.running())
 
+    def words(self, pool):
+        """The words that lease blocks of this pool."""
+        return ("lease", "alloc", "block", "--bytes", 4 * MIB, "--secs", 3000, "--transport", self.name, "--resource", pool)
+
+    def another(self, pool):
+        """A lease of this pool."""
+        return operator().ask(*self.words(pool))
+
     def leases(self):
         """Those that go on."""
-        return [self.lease]
+        return [self.lease, self.other]
 
     def lives(self, suite, what):
         """The host has seen no error, and goes on."""
@@ -110,14 +158,72 @@ class Nvmet:
         nqn = self.lease["binding"]["nvmeof"]["subnqn"]
         report = self.fio.report() if until(lambda: not self.fio.running(), 90, "the end of the writing") else None
         suite.check("stop: writing ends with an error", report["error"] or report["status"], "an error", report)
-        disconnect(nqn)
-        gone(nqn)
+        for nqn in (nqn, self.other["binding"]["nvmeof"]["subnqn"]):
+            disconnect(nqn)
+            gone(nqn)
+        sh(f"DM_DISABLE_UDEV=1 dmsetup remove {SLOW}")
 
 
-class Net:
+class NvmeTcp(Nvmet):
+    """Over TCP."""
+    name, port = "nvme-tcp", f"tcp:{ADDRESS}:4420"
+
+    def hangs(self, suite, upgrades, lives):
+        """A release and a grant, each while its storage does not answer."""
+        self.release_hangs(suite, upgrades, lives)
+        self.grant_hangs(suite, upgrades, lives)
+
+    def release_hangs(self, suite, upgrades, lives):
+        """A lease is revoked while its part of the device does not answer: it is fenced, and freed when the device answers."""
+        what = f"{self.name}: upgrade while a release hangs"
+        lease = self.another(self.pool)
+        job = Fio(connect(lease)).started()
+        part = next(line.split()[0] for line in sh("dmsetup ls").splitlines() if lease["lease_id"] in line)
+        with suspended(part):
+            operator().revoke(lease)
+            hung = until(lambda: named("fb-rmdir"), 60, "the process that removes the namespace")
+            upgrades.one(suite, what)
+            suite.equal(f"{what}: it hangs still", hung, named("fb-rmdir"))
+            lives(what)
+            fence = until(operator().fences, 90, "a fence")[0]
+            suite.equal(f"{what}: the lease is fenced, and told", (lease["lease_id"], "REVOKED"),
+                        (fence["lease_id"], operator().query(lease)["status"]))
+            suite.check(f"{what}: the fence names the process", f"process {hung.pop()} waits in" in fence["reason"], "its number",
+                        fence["reason"])
+            suite.check(f"{what}: its host has no access", failed(job.report()), "an error")
+        suite.check(f"{what}: the fence goes when the device answers", until(lambda: not operator().fences(), 90, "no fence"))
+        suite.check(f"{what}: so does the process", until(lambda: not named("fb-rmdir"), 60, "its end"))
+        free = row_of(operator(), self.pool)["capacity"] - 4 * MIB
+        suite.check(f"{what}: its blocks are free again", until(lambda: row_of(operator(), self.pool)["available"] == free, 90, "free blocks"))
+
+    def grant_hangs(self, suite, upgrades, lives):
+        """A lease is asked for while its device does not answer: the upgrade waits for the operator, and the daemon of before goes
+        on; so does a lease of that device."""
+        what = f"{self.name}: upgrade while a grant hangs"
+        with suspended(SLOW):
+            command, environment = operator().command(*self.words(SLOW))
+            asked = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            until(lambda: named("fb-wipe"), 60, "the process that cleans blocks")
+            sh("echo 3 > /proc/sys/vm/drop_caches")
+            upgrades.refused(suite, what, SLOW)
+            lives(what)
+        suite.check(f"{what}: who asked is told", '"class":"transient"' in asked.communicate(timeout=60)[0], "a refusal")
+        suite.check(f"{what}: the process ends when the device answers", until(lambda: not named("fb-wipe"), 60, "its end"))
+        upgrades.configured(suite, what)
+        lives(what)
+        suite.equal(f"{what}: the lease of the device has its bytes", self.bytes, get(self.idle, len(self.bytes)))
+        row = row_of(operator(), SLOW)
+        suite.equal(f"{what}: the device is whole", (row["capacity"] - 4 * MIB, "ok"), (row["available"], row["health"]))
+
+
+class NvmeRdma(Nvmet):
+    """Over RDMA, on soft-RoCE."""
+    name, port = "nvme-rdma", f"rdma:{ADDRESS}:4420"
+
+
+class Net(Kind):
     """A macvlan interface and a virtual function, which send all the time."""
     name = "net"
-    drop_in = ""
 
     def __init__(self):
         for module in ("macvlan", "veth", "sch_htb", "sch_fq_codel", "cls_flower", "cls_matchall", "act_mirred", "act_gact", "act_vlan",
@@ -161,7 +267,7 @@ class Net:
             suite.check(f"stop: nothing of {parent} arrives", listener.is_silent())
 
 
-class Gpu:
+class Gpu(Kind):
     """A GPU that is a stand-in, with a session."""
     name = "gpu"
 
@@ -199,4 +305,4 @@ class Gpu:
         suite.equal("stop: the node of a GPU is as it was", "opens", opens(STRANGER))
 
 
-KINDS = {kind.name: kind for kind in (Rdma, Nvmet, Net, Gpu)}
+KINDS = {kind.name: kind for kind in (Rdma, NvmeTcp, NvmeRdma, Net, Gpu)}

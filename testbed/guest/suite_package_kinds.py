@@ -1,22 +1,22 @@
 #!/usr/bin/python3
 # lab: one-vm systemd igb smp=4 full
 # covers: packaging
-"""The drop-ins of the packages under a real systemd, one at a time: leases in use go on over SIGKILL, a restart,
-an upgrade, and an upgrade while the process that makes helper calls hangs, as docs/upgrade.md promises; a stop ends them. Names of
-drop-ins on the command line choose. Needs `cargo xtask package --profile dev`, and `cargo xtask stand-ins` for `gpu`."""
+"""Kinds with a drop-in of the packages each under a real systemd, one at a time: leases in use go on over SIGKILL, a restart, an
+upgrade, and upgrades while the process that makes helper calls hangs, or a call of a lease over NVMe/TCP, as docs/upgrade.md
+promises; a stop ends them. Names of kinds on the command line choose: `memory-rdma`, `nvme-tcp`, `nvme-rdma`, `net`, `gpu`. Needs
+`cargo xtask package --profile dev`, and `cargo xtask stand-ins` for `gpu`."""
 import os
-import pathlib
 import shutil
 import signal
 import sys
 
 from block import run, sh
 from checks import Suite, until
-from debs import CONFIG, DROP_INS, EXAMPLES, UNIT, exposure, install, killed, log, operator, package, pid, ready, serves, start, status, unit
-from package_kinds import KINDS
+from debs import CONFIG, DROP_INS, EXAMPLES, UNIT, dpkg, exposure, install, killed, log, operator, package, pid, ready, serves, start, status, unit
+from package_kinds import KINDS, named
 
 # As docs/install.md has them; `systemd-analyze security` counts from 0 to 10.
-EXPOSURE_MAX = {"memory-rdma": 3.4, "block-nvmet": 4.1, "net": 4.6, "gpu": 5.3}
+EXPOSURE_MAX = {"memory-rdma": 3.4, "nvme-tcp": 4.1, "nvme-rdma": 4.1, "net": 4.6, "gpu": 5.3}
 
 
 class Versions:
@@ -25,14 +25,37 @@ class Versions:
     def __init__(self):
         self.last = 0
 
-    def upgrade(self, suite, what):
-        """Installs the next one, with the node running."""
+    def next(self):
+        """The next one."""
         self.last += 1
-        version, before = f"0.1.{self.last}", pid()
-        install(package(UNIT, version))
-        suite.equal(f"{what}: installed", f"{version} installed", status(UNIT))
+        return package(UNIT, f"0.1.{self.last}")
+
+    def one(self, suite, what):
+        """Installs the next one, with the node running."""
+        before = pid()
+        install(self.next())
+        self.is_there(suite, what, before)
+
+    def is_there(self, suite, what, before):
+        """The last version is installed and runs."""
+        suite.equal(f"{what}: installed", f"0.1.{self.last} installed", status(UNIT))
         serves()
         suite.check(f"{what}: another daemon runs", pid() not in (0, before), "another process", pid())
+
+    def refused(self, suite, what, name):
+        """The next one is unpacked, and its check says why the daemon of before goes on: it names this."""
+        before = pid()
+        finished = dpkg("-i", self.next())
+        said = finished.stdout
+        suite.check(f"{what}: it fails in words", finished.returncode and "the node of before goes on" in said and name in said
+                    and "no progress for" in said, name, said)
+        suite.equal(f"{what}: the daemon of before goes on", before, pid())
+
+    def configured(self, suite, what):
+        """What was refused is installed when its cause is gone."""
+        before = pid()
+        suite.equal(f"{what}: configured", 0, dpkg("--configure", UNIT).returncode)
+        self.is_there(suite, what, before)
 
 
 def prepared(kind):
@@ -41,25 +64,12 @@ def prepared(kind):
     for at in DROP_INS.iterdir():
         if at.name != "lab.conf":
             at.unlink()
-    shutil.copy(EXAMPLES / f"{kind.name}.conf", DROP_INS)
+    shutil.copy(EXAMPLES / f"{kind.conf or kind.name}.conf", DROP_INS)
     if kind.drop_in:
         (DROP_INS / "stand-ins.conf").write_text(kind.drop_in)
     CONFIG.write_text(kind.settings)
     sh("systemctl daemon-reload")
     start()
-
-
-def supervisors():
-    """The processes that make helper calls."""
-    return {int(at.name) for at in pathlib.Path("/proc").iterdir() if at.name.isdigit() and comm(at) == "fb-supervisor"}
-
-
-def comm(at):
-    """The name of a process, if it lives."""
-    try:
-        return (at / "comm").read_text().strip()
-    except OSError:
-        return None
 
 
 def outlives(suite, versions, name):
@@ -82,17 +92,18 @@ def outlives(suite, versions, name):
     sh(f"systemctl restart {UNIT}")
     serves()
     lives(f"{name}: restart")
-    versions.upgrade(suite, f"{name}: upgrade")
+    versions.one(suite, f"{name}: upgrade")
     lives(f"{name}: upgrade")
-    hung = supervisors()
+    hung = named("fb-supervisor")
     suite.check(f"{name}: a process makes helper calls", hung, "a process")
     for process in hung:
         os.kill(process, signal.SIGSTOP)
-    versions.upgrade(suite, f"{name}: upgrade while helper calls hang")
+    versions.one(suite, f"{name}: upgrade while helper calls hang")
     lives(f"{name}: upgrade while helper calls hang")
     for process in hung:
         os.kill(process, signal.SIGCONT)
-    suite.check(f"{name}: the process that hung ends when it goes on", until(lambda: not hung & supervisors(), 60, "its end"))
+    suite.check(f"{name}: the process that hung ends when it goes on", until(lambda: not hung & named("fb-supervisor"), 60, "its end"))
+    kind.hangs(suite, versions, lives)
     sh(f"systemctl stop {UNIT}")
     suite.equal(f"{name}: a stop is a good end", "success", unit("Result"))
     kind.ended(suite)
