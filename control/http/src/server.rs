@@ -74,14 +74,6 @@ pub struct Http {
 }
 
 impl Http {
-    /// Serves the pages of `site` at this address, without TLS.
-    ///
-    /// # Errors
-    /// The address cannot be listened on, or the thread not be started.
-    pub fn start(listen: SocketAddr, site: impl Site) -> io::Result<Self> {
-        Self::serve(net::TcpListener::bind(listen)?, None, Arc::new(site))
-    }
-
     /// Serves the pages of `site` to who connects here; with `tls` over HTTPS only.
     ///
     /// # Errors

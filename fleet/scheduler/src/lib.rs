@@ -25,7 +25,7 @@ use std::{
 use anyhow::Context;
 use fabricbios_control::{Limits, Membership, NoSessions, Server};
 use fabricbios_discovery::Announcing;
-use fabricbios_fabric::Fabric;
+use fabricbios_fabric::{Fabric, PortTls};
 use fabricbios_http::Http;
 use fabricbios_wire::{FlatEntry, NodeId, ResourceId, ResourceType};
 
@@ -86,6 +86,8 @@ impl Scheduler {
         let queue = owner::start(id, policy, etcd, asks);
         let membership = Membership::new(fabric);
         let origin = Arc::new(OnceLock::new());
+        let read = |path| PortTls::read(path, SystemTime::now()).context("--http-identity");
+        let tls = settings.http_identity.as_deref().map(read).transpose()?;
         let http = settings.http_listen.map(|at| {
             let watched = watch::Watched {
                 asks: figures,
@@ -94,7 +96,7 @@ impl Scheduler {
                 calls,
                 origin: Arc::clone(&origin),
             };
-            let started = watch::start(at, watched, settings.run_dir.as_deref());
+            let started = watch::start(at, tls, watched, settings.run_dir.as_deref());
             started.with_context(|| format!("--http-listen {at}"))
         });
         let http = http.transpose()?;

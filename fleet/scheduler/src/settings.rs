@@ -33,11 +33,16 @@ pub struct Settings {
     /// Where nodes and clients connect (QUIC over UDP)
     #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:5704")]
     pub listen: SocketAddr,
-    /// Where /metrics, /healthz, /readyz and a page for people are answered over HTTP, without TLS and without authentication:
-    /// whoever reaches it learns how many nodes report, what they have together and what the scheduler lacks, but no tenant and
-    /// no lease [default: nowhere]
+    /// Where /metrics, /healthz, /readyz and a page for people are answered over HTTP, without TLS and without authentication
+    /// unless there is --http-identity: whoever reaches it learns how many nodes report, what they have together and what the
+    /// scheduler lacks, but no tenant and no lease [default: nowhere]
     #[arg(long, value_name = "ADDR:PORT")]
     pub http_listen: Option<SocketAddr>,
+    /// With it the port of --http-listen speaks HTTPS only, and only with clients that have a certificate of the CA in the file:
+    /// one PEM file of mode 0600 with the port's certificate and its chain, its key, and last the certificate of the CA of the
+    /// clients. It is read at the start: restart the scheduler when the file has changed [default: HTTP without TLS]
+    #[arg(long, value_name = "FILE", requires = "http_listen")]
+    pub http_identity: Option<PathBuf>,
     /// A directory, there already, for the file page.url of mode 0600 if there is --http-listen: the address at which the page
     /// shows nodes by id too. `fabricctl page --state-dir DIR` prints it [default: the page shows nobody more than totals]
     #[arg(long, value_name = "DIR")]

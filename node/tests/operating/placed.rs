@@ -58,6 +58,7 @@ impl Fleet {
             identity: self.identity.clone(),
             listen: self.listen,
             http_listen: None,
+            http_identity: None,
             run_dir: None,
             policy: Policy::default(),
             announce: self.announce.clone(),

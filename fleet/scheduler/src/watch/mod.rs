@@ -7,13 +7,14 @@ mod page;
 use std::{
     collections::BTreeMap,
     io,
-    net::SocketAddr,
+    net::{SocketAddr, TcpListener},
     path::Path,
     sync::{Arc, OnceLock},
     time::{Duration, UNIX_EPOCH},
 };
 
 use fabricbios_control::{Membership, Origin};
+use fabricbios_fabric::PortTls;
 use fabricbios_http::{
     Answer, Http, Incoming, Latest, Request, Site, StatusCode, json,
     metrics::{Format, encode},
@@ -45,23 +46,28 @@ pub(crate) struct Watched {
     pub(crate) origin: Arc<OnceLock<Origin>>,
 }
 
-/// `run_dir`: where the address to log in at is written; `None`: nowhere.
+/// `tls`: with it over HTTPS only. `run_dir`: where the address to log in at is written; `None`: nowhere.
 ///
 /// # Errors
 /// The address cannot be listened on, or the directory not written to.
 pub(crate) fn start(
     listen: SocketAddr,
+    tls: Option<PortTls>,
     watched: Watched,
     run_dir: Option<&Path>,
 ) -> io::Result<Http> {
     let id = watched.membership.now().node_id().to_string();
-    let page = Arc::new(Shell::new(&WORDS, &id, false)?);
+    let page = Arc::new(Shell::new(&WORDS, &id, tls.is_some())?);
     let monitor = Monitor {
         watched,
         moment: Latest::default(),
         page: Arc::clone(&page),
     };
-    let http = Http::start(listen, monitor)?;
+    let http = Http::serve(
+        TcpListener::bind(listen)?,
+        tls.map(|it| it.config),
+        Arc::new(monitor),
+    )?;
     if let Some(run_dir) = run_dir {
         page.write_address(run_dir, http.local_addr())?;
     }

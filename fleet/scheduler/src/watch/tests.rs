@@ -243,7 +243,7 @@ async fn a_scheduler_whose_task_does_not_answer_is_not_well() {
         calls: Calls::default(),
         origin: Arc::default(),
     };
-    let http = start(SocketAddr::from(([127, 0, 0, 1], 0)), watched, None).unwrap();
+    let http = start(SocketAddr::from(([127, 0, 0, 1], 0)), None, watched, None).unwrap();
     // All wait for one answer, and none for the other's time.
     let ask = async |path: &str| {
         let mut stream = TcpStream::connect(http.local_addr()).await.unwrap();

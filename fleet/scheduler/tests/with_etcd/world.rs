@@ -68,6 +68,7 @@ impl World {
             identity: self.directory.scheduler_identity(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             http_listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
+            http_identity: None,
             run_dir: None,
             policy: Policy::default(),
             announce: Vec::new(),
