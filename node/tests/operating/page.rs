@@ -1,12 +1,8 @@
 //! The page of a running node for people: real requests over TCP, and a real browser where one is installed.
 
-use std::{
-    env, fs,
-    os::unix::fs::MetadataExt,
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant},
-};
+use std::{env, fs, os::unix::fs::MetadataExt, path::Path};
 
+use fabricbios_testbed::browser::Browser;
 use fabricbios_wire::{LeaseAllocRequest, LeaseId, Request, ResourceType, Transport};
 use nix::sys::signal::Signal;
 use tokio::{
@@ -228,17 +224,6 @@ async fn watchers_are_told_are_bounded_in_number_and_end_with_the_node() {
     stream.read_to_string(&mut told).await.ok();
 }
 
-/// A browser that ends with the test.
-struct Browser(Child);
-
-impl Drop for Browser {
-    fn drop(&mut self) {
-        // It may have ended already.
-        self.0.kill().ok();
-        self.0.wait().expect("gone");
-    }
-}
-
 /// A browser must log in, accept the page under its policy, run its script, and show what the node tells it later.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs chromium"]
@@ -261,57 +246,18 @@ async fn a_browser_shows_the_page_and_what_the_node_tells() {
             client.lease_async(freed).await.expect("it is freed");
         }
     });
-    let browser = |home: &str| {
-        let mut browser = Command::new("chromium");
-        browser.args(["--headless", "--no-sandbox", "--disable-gpu"]);
-        browser.arg(format!("--user-data-dir={}", place.text(home)));
-        browser
+    let browser = Browser {
+        url: &url,
+        profiles: &place.at(""),
     };
-    let mut dumping = browser("dumps");
-    dumping.arg("--dump-dom").arg(&url);
-    let dumped = tokio::task::spawn_blocking(move || dumping.output().expect("a browser"));
-    let dom = String::from_utf8(dumped.await.unwrap().stdout).unwrap();
+    let dom = browser.document("dumps");
     assert!(dom.contains(&lease.lease_id.to_string()), "{dom}");
-
     // The script sets the title to what the node told after the page.
-    let mut watching = browser("watches");
-    watching.arg("--remote-debugging-port=0").arg(&url);
-    watching.stdout(Stdio::null()).stderr(Stdio::null());
-    let _browser = Browser(watching.spawn().expect("a browser"));
-    let file = place.at("watches/DevToolsActivePort");
-    let port = wait_for("a browser", || {
-        let text = fs::read_to_string(&file).ok()?;
-        text.lines().next()?.parse::<u16>().ok()
-    });
-    let begin = Instant::now();
-    loop {
-        let mut stream = TcpStream::connect((HERE, port)).await.unwrap();
-        let request = "GET /json/list HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut told = String::new();
-        read_until(&mut stream, &mut told, "]").await;
-        if told.contains("well, grants leases") {
-            break;
-        }
-        assert!(begin.elapsed() < PATIENCE, "{told}");
-    }
-    // For the documentation, with 45 samples in its charts.
+    let window = browser.open("watches");
+    window.wait_for_title("well, grants leases");
+    // For the documentation.
     if let Ok(directory) = env::var("PICTURES") {
-        let points = |page: &str| {
-            let line = page.split_once("<polyline points=\"")?.1.split_once('"')?.0;
-            Some(line.split(' ').count())
-        };
-        while points(&get(&daemon, "/", HERE, "").await.2) < Some(45) {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-        for (scheme, number) in [("dark", 0), ("light", 1)] {
-            let mut drawing = browser(scheme);
-            drawing.args(["--window-size=1100,1000", "--hide-scrollbars", &url]);
-            drawing.arg(format!("--blink-settings=preferredColorScheme={number}"));
-            drawing.arg(format!("--screenshot={directory}/page-{scheme}.png"));
-            let drawn = tokio::task::spawn_blocking(move || drawing.status());
-            assert!(drawn.await.unwrap().expect("a browser").success());
-        }
+        browser.draw(&Path::new(&directory).join("page"), (1100, 1000));
     }
     assert!(!load.is_finished(), "the node went on granting leases");
     load.abort();

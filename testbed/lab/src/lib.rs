@@ -9,6 +9,7 @@
 
 mod accelerator;
 mod apt;
+pub mod browser;
 mod disk;
 pub mod fakes;
 mod guest;

@@ -108,12 +108,6 @@ impl<const N: usize> Page<N> {
         self.samples.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How to see the rest.
-    #[must_use]
-    pub fn log_in_words(&self) -> &'static str {
-        self.words.log_in
-    }
-
     /// Answers what does not depend on the program: another host, style, script, and the way in.
     pub fn begin(&self, request: &Request<Incoming>) -> Asked {
         let headers = request.headers();
@@ -192,7 +186,7 @@ impl<const N: usize> Page<N> {
 
     /// A page of words.
     pub fn refused(&self, status: StatusCode, title: &str, why: &str) -> Answer {
-        self.html(status, title, &html! { p { (why) } })
+        self.html(status, title, &html! { p { (prose(why)) } })
     }
 
     /// A page.
@@ -246,6 +240,12 @@ pub fn parameter<'a>(request: &'a Request<Incoming>, name: &str) -> Option<&'a s
     let all = request.uri().query().unwrap_or_default().split('&');
     all.filter_map(|it| it.split_once('='))
         .find_map(|(of, value)| (of == name).then_some(value))
+}
+
+/// Words for people, in which commands stand between backquotes.
+pub fn prose(text: &str) -> Markup {
+    let parts = text.split('`').enumerate();
+    html! { @for (at, part) in parts { @if at % 2 == 0 { (part) } @else { code { (part) } } } }
 }
 
 /// A table that scrolls by itself where it is too wide, also by keyboard.

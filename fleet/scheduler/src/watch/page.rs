@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fabricbios_http::{
     Answer, Incoming, Request, StatusCode,
-    page::{self, Asked, Words, guarded, in_use, span, wide},
+    page::{self, Asked, Words, guarded, in_use, prose, span, wide},
 };
 use maud::{Markup, html};
 
@@ -97,7 +97,7 @@ pub(super) fn live(
             (nodes("The fullest", "No node reports.", &fleet.lists[2], fleet.whole + fleet.untold, row))
         } @else {
             (charts)
-            p class="note" { (WORDS.log_in) }
+            p class="note" { (prose(WORDS.log_in)) }
         }
     }
 }
@@ -144,7 +144,7 @@ fn state(moment: &Moment) -> Markup {
         }
         @if !health.why_not.is_empty() {
             h2 { "What is missing" }
-            ul { @for why in &health.why_not { li { (why) } } }
+            ul { @for why in &health.why_not { li { (prose(why)) } } }
         }
     }
 }
@@ -199,7 +199,7 @@ fn nodes(
                 tbody { @for it in listed { (row(it)) } }
             }))
         }
-        @if more > 0 { p { "And " (more) " more: `fabricctl node list` names all." } }
+        @if more > 0 { p { "And " (more) " more: " code { "fabricctl node list" } " names all." } }
     }
 }
 

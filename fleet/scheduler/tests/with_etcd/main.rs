@@ -10,6 +10,7 @@ mod alerts;
 mod cluster;
 mod faults;
 mod intent;
+mod page;
 mod partition;
 mod program;
 mod proxy;

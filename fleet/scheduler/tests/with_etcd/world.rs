@@ -69,7 +69,7 @@ impl World {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             http_listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
             http_identity: None,
-            run_dir: None,
+            run_dir: Some(self.place.path().to_owned()),
             policy: Policy::default(),
             announce: Vec::new(),
         };
@@ -98,6 +98,11 @@ impl World {
     pub(crate) async fn client_at(&self, scheduler: &str) -> Node {
         let identity = Identity::load(self.directory.admin_identity()).unwrap();
         Node::connect_async(scheduler, &identity).await.unwrap()
+    }
+
+    /// A directory. The address to log in at the page of the last scheduler that was started is in its `page.url`.
+    pub(crate) fn place(&self) -> &Path {
+        self.place.path()
     }
 
     pub(crate) fn prefix(&self, of: &str) -> String {

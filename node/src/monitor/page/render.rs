@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fabricbios_http::page::{in_use, span, wide};
+use fabricbios_http::page::{in_use, prose, span, wide};
 use fabricbios_lease::Availability;
 use fabricbios_wire::{Fence, LeaseId, LeaseInfo, LeasePage, ProofStep, ResourceId};
 use maud::{Markup, html};
@@ -36,7 +36,7 @@ impl View<'_> {
                     (leases(&told.leases, "Leases by id"))
                 }
                 Some(None) => { (self.charts) p class="bad" { "The node is too busy to list leases and fences." } }
-                None => { (self.charts) p class="note" { (WORDS.log_in) } }
+                None => { (self.charts) p class="note" { (prose(WORDS.log_in)) } }
             }
         }
     }
