@@ -105,6 +105,11 @@ pub(super) fn live(
 fn state(moment: &Moment) -> Markup {
     let (health, fleet) = (&moment.of_owner.health, &moment.of_owner.fleet);
     let [ok, degraded, fenced] = fleet.by_health;
+    let etcd = match health.etcd {
+        "answers" => Some("good"),
+        "lost" => Some("bad"),
+        _ => None,
+    };
     let failed: u64 = { moment.calls.values() }
         .flat_map(|it| it.failed.values())
         .sum();
@@ -138,7 +143,7 @@ fn state(moment: &Moment) -> Markup {
             dt { "Policy" } dd { (health.policy) " (" (health.policy_from) ")" }
             dt { "etcd" }
             dd {
-                span class=(if health.etcd == "lost" { "bad" } else { "good" }) { (health.etcd) }
+                span class=[etcd] { (health.etcd) }
                 @if failed > 0 { ", " (failed) " calls failed since the start" }
             }
         }

@@ -98,7 +98,10 @@ async fn the_page_shows_totals_to_all_and_nodes_to_who_has_the_token() {
         page.contains("content-security-policy: default-src 'none'"),
         "{page}"
     );
-    assert!(page.contains("fabricctl page --state-dir DIR"), "{page}");
+    assert!(
+        page.contains("<code>fabricctl page --state-dir DIR</code>"),
+        "{page}"
+    );
     assert!(!page.contains(&id) && !page.contains("192.0.2.1"), "{page}");
 
     let file = fleet.place.path().join("page.url");

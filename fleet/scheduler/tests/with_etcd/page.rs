@@ -183,7 +183,7 @@ async fn a_browser_shows_the_fleet_and_that_a_node_is_lost() {
     }
     // For the documentation.
     if let Ok(directory) = env::var("PICTURES") {
-        browser.draw(&Path::new(&directory).join("fleet-page"), (1100, 1400));
+        browser.draw(&Path::new(&directory).join("fleet-page"), (1100, 1530));
     }
     assert!(!load.is_finished(), "clients were redirected meanwhile");
     load.abort();
