@@ -1,16 +1,26 @@
-//! The pages of metrics before other people's parsers, and the alerts before promtool.
+//! The pages of metrics before other people's parsers, the alerts before promtool, and the dashboards before Prometheus.
 
-use crate::cargo::{self, Scope, cargo, program};
+use crate::cargo::{self, Profile, Scope, cargo, program};
 use crate::wheels;
 use anyhow::{Context, Result};
 use fabricbios_testbed::{Layout, Outcome};
-use std::path::PathBuf;
 
 /// The package of the parsers, in a fixed version.
 const PARSERS: &str = "prometheus_client==0.26.0";
 
 /// The tests that bring nodes and schedulers into trouble.
 const TESTS: &str = "(package(fabricbios-node) & binary(operating) | package(fabricbios-scheduler) & binary(with_etcd)) & test(/^alerts::/)";
+
+/// What Prometheus scrapes: a node and a scheduler, with a client that gives them work.
+const WATCHED: [&str; 7] = [
+    "--bins",
+    "-p",
+    "fabricbios-node",
+    "-p",
+    "fabricbios-cli",
+    "-p",
+    "fabricbios-scheduler",
+];
 
 /// The step of `cargo xtask test`. A host that cannot fetch the programs skips it.
 pub(crate) fn step(layout: &Layout, scope: Scope) -> Result<Outcome> {
@@ -20,9 +30,9 @@ pub(crate) fn step(layout: &Layout, scope: Scope) -> Result<Outcome> {
     }
     let python = place.join("bin/python").display().to_string();
     cargo::run(program(layout, &python, &["testbed/metrics/check.py"]))?;
-    let promtool = match promtool(layout) {
-        Ok(promtool) => promtool.display().to_string(),
-        Err(why) => return Ok(Outcome::Skipped(format!("no promtool: {why:#}"))),
+    let [promtool, prometheus] = match prometheus(layout) {
+        Ok(programs) => programs,
+        Err(why) => return Ok(Outcome::Skipped(format!("no Prometheus: {why:#}"))),
     };
     for of in ["node/src/monitor", "fleet/scheduler/src/watch"] {
         let page = layout.repository().join(of).join("golden/metrics.txt");
@@ -37,6 +47,10 @@ pub(crate) fn step(layout: &Layout, scope: Scope) -> Result<Outcome> {
         cargo::run(program(layout, &promtool, &words))?;
     }
     provoked(layout, scope, &python, &promtool)?;
+    scope.build(layout, &WATCHED)?;
+    let programs = Profile::Debug.programs(layout).display().to_string();
+    let words = ["testbed/metrics/dashboards.py", &prometheus, &programs];
+    cargo::run(program(layout, &python, &words))?;
     Ok(Outcome::Passed)
 }
 
@@ -68,11 +82,11 @@ fn provoked(layout: &Layout, scope: Scope, python: &str, promtool: &str) -> Resu
     cargo::run(program(layout, python, &words))
 }
 
-/// Debian's promtool, taken out of its package: installed, the package would start a server.
-fn promtool(layout: &Layout) -> Result<PathBuf> {
+/// Debian's promtool and its server, taken out of their package: installed, the package would start the server.
+fn prometheus(layout: &Layout) -> Result<[String; 2]> {
     let place = layout.tools().join("promtool");
-    let promtool = place.join("usr/bin/promtool");
-    if !promtool.exists() {
+    let programs = ["promtool", "prometheus"].map(|it| place.join("usr/bin").join(it));
+    if !programs.iter().all(|it| it.exists()) {
         std::fs::create_dir_all(&place)?;
         let mut download = program(layout, "apt-get", &["download", "--quiet", "prometheus"]);
         download.current_dir(&place);
@@ -88,5 +102,5 @@ fn promtool(layout: &Layout) -> Result<PathBuf> {
         ))?;
         std::fs::remove_file(package)?;
     }
-    Ok(promtool)
+    Ok(programs.map(|it| it.display().to_string()))
 }

@@ -336,7 +336,7 @@ fn steps(suites: &Suites) -> Vec<Step> {
         ),
         Step {
             name: "metrics".to_owned(),
-            about: "pages of metrics and alerts, before the parsers of Prometheus",
+            about: "pages of metrics, alerts and dashboards, before Prometheus and its parsers",
             may_skip: true,
             needs: &[Build, Nextest, Etcd, Python],
             action: Action::Metrics,
