@@ -89,7 +89,6 @@ pub(crate) struct Daemon {
     pub(crate) running: Running,
     pub(crate) operator: Node,
     address: String,
-    metrics: Option<String>,
     state_dir: PathBuf,
 }
 
@@ -136,16 +135,12 @@ impl Daemon {
             let log = fs::read_to_string(place.join("log"))?;
             bail!("fabricbiosd is not ready: {log}");
         };
-        let (address, metrics) = match told.split_once(" metrics=http://") {
-            Some((address, metrics)) => (address, metrics.strip_suffix("/metrics")),
-            None => (told, None),
-        };
+        let address = told.split_once(' ').map_or(told, |(address, _)| address);
         let own = state_dir.join("admin.identity");
         let identity = Identity::load(operator.unwrap_or(&own))?;
         Ok(Self {
             operator: Node::connect(address, &identity)?,
             address: address.to_owned(),
-            metrics: metrics.map(str::to_owned),
             running,
             state_dir,
         })
@@ -154,11 +149,6 @@ impl Daemon {
     /// The address of the control plane.
     pub(crate) fn address(&self) -> &str {
         &self.address
-    }
-
-    /// The address of its pages, if it serves any.
-    pub(crate) fn metrics(&self) -> Option<&str> {
-        self.metrics.as_deref()
     }
 
     /// The address at which an operator logs in to its pages.

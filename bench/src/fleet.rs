@@ -53,12 +53,7 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let runtime = runtime()?;
-    let beside = std::env::current_exe()?.with_file_name("fabricbios-scheduler");
-    anyhow::ensure!(
-        beside.is_file(),
-        "{} is not there: cargo build --release -p fabricbios-scheduler",
-        beside.display()
-    );
+    let beside = scheduler_program()?;
     let of = |nodes, schedulers| FleetOptions {
         nodes,
         schedulers,
@@ -68,6 +63,17 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     few(options, &runtime, &of(FEW_NODES, 1))?;
     many(options, &runtime, &of(options.nodes, 3))?;
     daemons(options, &runtime, &of(0, 3))
+}
+
+/// The program beside this one.
+pub(crate) fn scheduler_program() -> anyhow::Result<PathBuf> {
+    let beside = std::env::current_exe()?.with_file_name("fabricbios-scheduler");
+    anyhow::ensure!(
+        beside.is_file(),
+        "{} is not there: cargo build --release -p fabricbios-scheduler",
+        beside.display()
+    );
+    Ok(beside)
 }
 
 fn wanted() -> LeaseAllocRequest {

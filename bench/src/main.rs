@@ -16,12 +16,14 @@ mod fbbu;
 mod fbmu;
 mod fdatasync;
 mod fleet;
+mod fleet_page;
 mod footprint;
 mod grant;
 mod heap;
 mod lease_table;
 mod net;
 mod page;
+mod pages;
 mod pairs;
 mod place;
 mod python;
@@ -80,6 +82,9 @@ enum Bench {
     /// Leases through schedulers, against etcd and against nodes that are asked themselves; needs `fabricbios-scheduler` and
     /// `fabricbiosd` beside this program, and `etcd` in the path
     Fleet(fleet::Options),
+    /// The page and the metrics of a scheduler by its nodes, as an operator gets them: bytes and time; needs `fabricbios-scheduler`
+    /// beside this program, and `etcd` in the path
+    FleetPage(fleet_page::Options),
     /// Write the journal: the journal process of a node in this program
     #[command(hide = true)]
     Journal(journal::Arguments),
@@ -123,6 +128,7 @@ impl Bench {
             Self::Scrape(options) => scrape::run(&options),
             Self::Page(options) => page::run(&options),
             Self::Fleet(options) => fleet::run(&options),
+            Self::FleetPage(options) => fleet_page::run(&options),
             Self::Fbmu(options) => fbmu::run(&options),
             Self::FbbuNbd(options) => fbbu::run(&options),
             Self::Strategy(options) => strategy::run(&options),

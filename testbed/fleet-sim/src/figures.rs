@@ -41,7 +41,7 @@ pub(crate) async fn print(fleet: &mut Fleet) -> anyhow::Result<()> {
         sleep(Duration::from_millis(10)).await;
     }
     let first = begin.elapsed();
-    while whole_nodes(fleet) < Some(fleet.nodes()) {
+    while fleet.whole_nodes(0) < Some(fleet.nodes()) {
         sleep(Duration::from_millis(100)).await;
     }
     let whole = begin.elapsed();
@@ -54,11 +54,16 @@ pub(crate) async fn print(fleet: &mut Fleet) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The nodes that have told scheduler 0 all their leases. `None`: it does not answer.
-fn whole_nodes(fleet: &Fleet) -> Option<usize> {
-    let page = get(fleet.schedulers[0].http?, "/healthz").ok()?;
-    let (_, after) = page.split_once("\"nodes_whole\":")?;
-    after.split(',').next()?.parse().ok()
+impl Fleet {
+    /// The nodes that have told this scheduler all their leases. `None`: it does not answer, or [`Options::figures`] is not set.
+    ///
+    /// [`Options::figures`]: crate::Options::figures
+    #[must_use]
+    pub fn whole_nodes(&self, scheduler: usize) -> Option<usize> {
+        let page = get(self.schedulers[scheduler].http?, "/healthz").ok()?;
+        let (_, after) = page.split_once("\"nodes_whole\":")?;
+        after.split(',').next()?.parse().ok()
+    }
 }
 
 /// Requests that etcd has answered, by its own count.

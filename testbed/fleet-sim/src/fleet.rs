@@ -118,6 +118,9 @@ impl Fleet {
         let http = options.figures.then_some(address);
         if let Some(http) = http {
             command.arg(format!("--http-listen={http}"));
+            let run_dir = self.run_dir(number);
+            fs::create_dir(&run_dir)?;
+            command.arg("--run-dir").arg(run_dir);
         }
         command.stdin(Stdio::null());
         command.stdout(log.try_clone()?).stderr(log);
@@ -132,6 +135,20 @@ impl Fleet {
     /// The log of the scheduler with this number.
     fn log(&self, number: usize) -> PathBuf {
         self.place.path().join(format!("scheduler-{number}.log"))
+    }
+
+    /// Where the scheduler with this number writes the address of its page.
+    fn run_dir(&self, number: usize) -> PathBuf {
+        self.place.path().join(format!("scheduler-{number}.run"))
+    }
+
+    /// The address at which an operator logs in to the page of this scheduler. There is one if [`Options::figures`] is set.
+    ///
+    /// # Errors
+    /// The scheduler has not written it.
+    pub fn page_url(&self, scheduler: usize) -> anyhow::Result<String> {
+        let file = self.run_dir(scheduler).join("page.url");
+        fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))
     }
 
     fn new_node(&self, number: u32, make: Make) -> anyhow::Result<SimNode> {
@@ -307,6 +324,13 @@ impl Fleet {
     #[must_use]
     pub fn admin_identity(&self) -> PathBuf {
         self.directory.admin_identity()
+    }
+
+    /// So many nodes lose their power.
+    pub async fn lose(&mut self, count: usize) {
+        for node in self.all.iter_mut().take(count) {
+            node.dies().await;
+        }
     }
 
     /// So many leases of each node, that last for the whole run and have so many tenths of its memory.
