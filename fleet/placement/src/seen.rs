@@ -35,7 +35,13 @@ impl View {
 
     /// The members that do not report, ascending by id.
     pub fn absent(&self) -> impl Iterator<Item = &AwayNode> {
-        { self.known.values() }.filter(|it| !self.reports(it.node_id))
+        // Both ascend: no search for each.
+        let mut reporting = self.members.keys().peekable();
+        let absent = self.known.iter().filter(move |(id, _)| {
+            while reporting.next_if(|it| it < id).is_some() {}
+            reporting.peek() != Some(id)
+        });
+        absent.map(|(_, it)| it)
     }
 
     /// The number of leases that nodes report.
