@@ -87,7 +87,7 @@ pub use placement::{Placement, Quantity};
 pub use proof::{Proof, ProofLine};
 pub use record::{LeaseRecord, Requested};
 pub use recovery::EarlierRun;
-pub use resource::Availability;
+pub use resource::{Availability, Trouble};
 pub use room::{Explicit, Holding, Need};
 pub use step::{Step, StepError};
 pub use table::{Asked, LeaseTable};

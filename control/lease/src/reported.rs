@@ -22,7 +22,7 @@ impl Availability {
         ];
         all.extend(classes(self));
         all.push(self.admission.clone());
-        let why = self.trouble.clone();
+        let why = self.trouble.as_ref().map(|it| it.why().into());
         all.extend(why.map(|why| InventoryExtension::HealthReason(id, why)));
         let part = self.fenced_part;
         all.extend((part != 0).then_some(InventoryExtension::FencedPart(id, part)));

@@ -125,13 +125,14 @@ impl Resource {
     }
 
     /// Why the resource is not well, for people: the gravest reason.
-    fn trouble(&self) -> Option<String> {
+    fn trouble(&self) -> Option<Trouble> {
         let fence = self.fence.as_ref();
+        let of_lease = |it: &FenceRecord| Trouble::Fence(it.reason.to_string());
         let whole = fence.filter(|_| !self.is_partly_fenced());
-        let failed = whole.map(|it| it.reason.to_string());
-        failed
-            .or_else(|| self.condition.0.why().map(str::to_owned))
-            .or_else(|| fence.map(|it| it.reason.to_string()))
+        let condition = || Some(Trouble::Resource(self.condition.0.why()?.to_owned()));
+        { whole.map(of_lease) }
+            .or_else(condition)
+            .or_else(|| fence.map(of_lease))
     }
 
     /// The fences of FENCE_LIST: the fence by leases that were not proved clean, and the fence of the failed resource
@@ -213,10 +214,40 @@ pub struct Availability {
     pub free_dimensions: Vec<Quantity>,
     /// Whether the whole resource is fenced: it gets no new leases.
     pub fenced: bool,
-    /// What is wrong, for people: a fence of the whole or of parts, or a condition that is not good. `None`: nothing.
-    pub trouble: Option<String>,
+    /// What is wrong. `None`: nothing.
+    pub trouble: Option<Trouble>,
     /// Size of the fenced parts. 0 if no part is fenced, or if the whole resource is.
     pub fenced_part: u64,
     /// What else decides about a lease: [`InventoryExtension::Admission`].
     pub admission: InventoryExtension,
+}
+
+/// What is wrong with a resource, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// A fence of the whole or of parts: the reason may name the lease, its files and its processes, and is for operators.
+    Fence(String),
+    /// A condition that is not good.
+    Resource(String),
+}
+
+impl Trouble {
+    /// The reason, for operators.
+    #[must_use]
+    pub fn why(&self) -> &str {
+        match self {
+            Self::Fence(why) | Self::Resource(why) => why,
+        }
+    }
+
+    /// What everybody may read.
+    #[must_use]
+    pub fn for_all(self) -> Self {
+        match self {
+            Self::Fence(_) => Self::Fence(
+                "a lease of it could not be proved clean: `fabricctl fence list` tells its operator why".into(),
+            ),
+            Self::Resource(_) => self,
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use fabricbios_lease::{Asked, BindingId, BootTime, Report, StepError, Ticket};
+use fabricbios_lease::{Asked, BindingId, BootTime, Report, StepError, Ticket, Trouble};
 use fabricbios_wire::{
     Answer, AttachCode, InventoryForm, LeaseId, PeerChange, RdmaPeer, Refusal, Reply, Request,
     ResourceInventory, Role,
@@ -136,7 +136,7 @@ impl<E: Environment> Driver<E> {
             return requester.reply(Err(refusal));
         }
         if let Request::GetInventory(form) = request {
-            return requester.reply(Ok(self.inventory_now(form)));
+            return requester.reply(Ok(self.inventory_now(form, role)));
         }
         let Some(fresh_id) = self.environment.random_lease_id() else {
             let refusal = unavailable("the system has no randomness for a lease id");
@@ -156,25 +156,31 @@ impl<E: Environment> Driver<E> {
         self.table.on_request(now, &asked);
     }
 
-    fn inventory_now(&self, form: InventoryForm) -> Reply {
+    fn inventory_now(&self, form: InventoryForm, role: Role) -> Reply {
         match form {
             InventoryForm::Flat => {
                 let now = self.environment.now().boot;
                 let failing = |id| self.failing.trouble(now, id);
                 Reply::FlatInventory(self.inventory.flat(self.table.availability(), &failing))
             }
-            InventoryForm::Structured => Reply::Inventory(self.structured_inventory()),
+            InventoryForm::Structured => Reply::Inventory(self.structured_inventory(role)),
         }
     }
 
-    fn structured_inventory(&self) -> ResourceInventory {
+    /// The reasons of fences are for operators: they name leases of others. A scheduler tells its clients what nodes report.
+    fn structured_inventory(&self, role: Role) -> ResourceInventory {
         let unwritable = self.unwritable.as_ref();
         let trouble = unwritable.map(|error| format!("the journal cannot be written: {error}"));
-        let (offered, limits) = (self.table.availability(), self.table.limits());
+        let offered = self.table.availability().map(|mut it| {
+            if role != Role::Operator {
+                it.trouble = it.trouble.map(Trouble::for_all);
+            }
+            it
+        });
         let now = self.environment.now().boot;
         let failing = |id| self.failing.trouble(now, id);
         self.inventory
-            .structured(offered, limits, trouble, &failing)
+            .structured(offered, self.table.limits(), trouble, &failing)
     }
 
     /// For metrics and health. Looks at no lease, but at those that are in a state for too long.
@@ -182,7 +188,7 @@ impl<E: Environment> Driver<E> {
         DriverFigures {
             offered: self.table.availability().collect(),
             states: self.table.figures(self.environment.now().boot),
-            inventory: self.structured_inventory(),
+            inventory: self.structured_inventory(Role::Operator),
             tally: self.tally.clone(),
             waiting: self.mailbox.waiting(),
             held: self.held.len() + self.released.len(),

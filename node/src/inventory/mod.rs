@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use fabricbios_lease::{Availability, NodeLimits};
+use fabricbios_lease::{Availability, NodeLimits, Trouble};
 use fabricbios_wire::{
     Epoch, FlatEntry, InventoryExtension, NodeId, REPORT_BYTES_MAX, ResourceId, ResourceInventory,
     ResourceType, Transport, encode_structured, health, resource_flags,
@@ -169,8 +169,7 @@ impl Inventory {
         let of_hardware = self.described.get(&id).and_then(|it| it.trouble(found));
         // What explains the failures comes first.
         available.trouble = { available.trouble }
-            .or(of_hardware)
-            .or_else(|| failing(id));
+            .or_else(|| of_hardware.or_else(|| failing(id)).map(Trouble::Resource));
         ResourceStatus { available }
     }
 

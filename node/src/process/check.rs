@@ -133,7 +133,7 @@ pub fn check(settings: &Settings) -> Findings {
     let has_daemon = found.refused_if(state_dir::look(state_dir)) == Some(true);
     if has_daemon {
         found.warns(format_args!(
-            "a daemon runs on the state directory {}: stop it before the start",
+            "a daemon runs on the state directory {}: these settings hold when it is restarted",
             state_dir.display()
         ));
     }

@@ -259,7 +259,7 @@ impl Reporter {
         }
     }
 
-    /// Asks the driver for an inventory. `None`: it has stopped.
+    /// Asks the driver for an inventory as others may see it. `None`: it has stopped.
     pub(super) async fn ask(&self, form: InventoryForm) -> Option<Result<Reply, Refusal>> {
         let (reply, answer) = oneshot::channel();
         let input = Input::Request {
@@ -269,7 +269,7 @@ impl Reporter {
                 control: None,
                 reply,
             },
-            role: Role::Operator,
+            role: Role::Node,
             request: Request::GetInventory(form),
         };
         pass_on(&self.driver, None, input);

@@ -5,7 +5,7 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::TcpListener,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{PermissionsExt, symlink},
     path::Path,
     process::{Command, Output},
     thread,
@@ -14,6 +14,7 @@ use std::{
 use fabricbios_wire::{
     Answer, Binding, DpKey, LeaseError, LeaseInfo, LeasePage, RefusalClass, Reply, Request,
 };
+use nix::{sys::stat::Mode, unistd::mkfifo};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -213,6 +214,29 @@ fn what_cannot_be_had_is_a_line_and_the_rest_is_there() {
         parts.keys().collect::<Vec<_>>(),
         ["fabricctl.txt", "kernel.txt", "list.txt"]
     );
+}
+
+#[test]
+fn a_link_or_a_fifo_in_place_of_a_log_leads_nowhere() {
+    let (node, machine) = (node(), machine());
+    let log = machine.path().join("state/watchdog.log");
+    let elsewhere = machine.path().join("of-root");
+    fs::write(&elsewhere, "nobody else reads this\n").unwrap();
+    let link = || symlink(&elsewhere, &log).unwrap();
+    let fifo = || mkfifo(&log, Mode::S_IRWXU).unwrap();
+    for (plant, why) in [
+        (&link as &dyn Fn(), "Too many levels of symbolic links"),
+        (&fifo, "no file of the owner of its directory"),
+    ] {
+        fs::remove_file(&log).unwrap();
+        plant();
+        let line = "--json debug-bundle --config node.toml --state-dir state --out one.tar";
+        let output = bundle(&node, machine.path(), line).output().unwrap();
+        assert!(said(&output).contains(why), "{}", said(&output));
+        let out = machine.path().join("one.tar");
+        assert!(!parts(&out).contains_key("watchdog.log"));
+        fs::remove_file(&out).unwrap();
+    }
 }
 
 #[test]

@@ -15,6 +15,8 @@ use crate::header::{COOKIE, HOST, HeaderMap};
 
 /// The file with the address to log in at.
 const FILE: &str = "page.url";
+/// The same before it is complete.
+const FILE_NEW: &str = "page.url.new";
 
 /// The token of this run. Whoever has it reads leases and tenants, and can change nothing.
 pub(super) struct Access {
@@ -63,14 +65,18 @@ impl Access {
         let at = SocketAddr::new(ip, listen.port());
         let scheme = if self.is_tls { "https" } else { "http" };
         let url = Zeroizing::new(format!("{scheme}://{at}/?token={}\n", *self.token));
-        let path = directory.join(FILE);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+        let (path, new) = (directory.join(FILE), directory.join(FILE_NEW));
+        for old in [&path, &new] {
+            match fs::remove_file(old) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
         }
+        // A full disk leaves no file that looks like an address.
         let mut open = OpenOptions::new();
-        let file = open.write(true).create_new(true).mode(0o600).open(&path);
+        let file = open.write(true).create_new(true).mode(0o600).open(&new);
         { file.and_then(|mut it| it.write_all(url.as_bytes())) }
+            .and_then(|()| fs::rename(&new, &path))
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
     }
 
@@ -149,6 +155,20 @@ mod tests {
             assert!(!is_host_ours(&headers), "two hosts");
         }
         assert!(!is_host_ours(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_written_whole_leaves_no_file() {
+        let place = tempfile::tempdir().unwrap();
+        let access = Access::new(&"07".repeat(32), false).unwrap();
+        let listen = SocketAddr::from(([127, 0, 0, 1], 5780));
+        access.write(place.path(), listen).unwrap();
+        let text = fs::read_to_string(place.path().join(FILE)).unwrap();
+        assert!(text.starts_with("http://127.0.0.1:5780/?token="), "{text}");
+        // Nothing can be made under this name, as on a full disk.
+        fs::create_dir(place.path().join(FILE_NEW)).unwrap();
+        access.write(place.path(), listen).unwrap_err();
+        assert!(!place.path().join(FILE).exists());
     }
 
     #[test]

@@ -62,7 +62,7 @@ fn cores_that_are_missing_are_not_granted_and_come_back() {
         let by_class = it.available_by_class.into_iter().map(|(_, most)| most);
         (it.trouble, it.capacity, by_class.collect::<Vec<_>>())
     };
-    let why = Some("cpu7 is offline".into());
+    let why = Some(Trouble::Resource("cpu7 is offline".into()));
     assert_eq!(told(&world), (why, 4, vec![6, 3, 2]));
     for (amount, class) in [(4, WholeCore), (7, BestEffort)] {
         let refusal = refused(&mut world, of_cpu(amount, isolated(Some(class))));

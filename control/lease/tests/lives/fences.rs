@@ -23,6 +23,9 @@ fn a_cut_that_fails_or_takes_too_long_fences_and_nothing_new_is_granted() {
         let refused = world.ask(alloc(PAGE, 10, 0));
         assert_eq!(world.refusal(refused).error, LeaseError::Fenced);
         assert_eq!(world.available(), 0);
+        let trouble = told(&world).trouble.unwrap();
+        assert!(matches!(&trouble, Trouble::Fence(why) if late || why.contains("destroy_qp")));
+        assert!(!trouble.for_all().why().contains("destroy_qp"));
         assert_eq!(
             world.orders,
             [],
@@ -219,7 +222,7 @@ fn a_resource_that_failed_is_fenced_everywhere_until_it_is_well() {
     world.report(Report::Condition(ARENA, failure.clone()));
     let its = told(&world);
     assert_eq!((its.fenced, its.available), (true, 0));
-    assert_eq!(its.trouble.as_deref(), Some(why));
+    assert_eq!(its.trouble.as_ref().map(Trouble::why), Some(why));
     let fences = world.table.fences();
     let [fence] = &fences[..] else {
         panic!("{fences:?}")
@@ -279,7 +282,7 @@ fn a_degraded_resource_is_leased_and_says_why() {
     world.report(Report::Condition(ARENA, Condition::Degraded(why.into())));
     let its = told(&world);
     assert!(!its.fenced);
-    assert_eq!(its.trouble.as_deref(), Some(why));
+    assert_eq!(its.trouble.as_ref().map(Trouble::why), Some(why));
     assert_eq!((its.available, world.table.fences()), (16 * PAGE, vec![]));
     world.granted(1, 10, 0);
 }

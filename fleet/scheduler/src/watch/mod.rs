@@ -49,7 +49,7 @@ pub(crate) struct Watched {
 /// `tls`: with it over HTTPS only. `run_dir`: where the address to log in at is written; `None`: nowhere.
 ///
 /// # Errors
-/// The address cannot be listened on, or the directory not written to.
+/// The address cannot be listened on, or the directory is not there.
 pub(crate) fn start(
     listen: SocketAddr,
     tls: Option<PortTls>,
@@ -68,8 +68,14 @@ pub(crate) fn start(
         tls.map(|it| it.config),
         Arc::new(monitor),
     )?;
-    if let Some(run_dir) = run_dir {
-        page.write_address(run_dir, http.local_addr())?;
+    if let Some(run_dir) = run_dir
+        && let Err(error) = page.write_address(run_dir, http.local_addr())
+    {
+        if !run_dir.is_dir() {
+            return Err(error);
+        }
+        // On a full disk: clients are answered all the same.
+        tracing::error!(%error, "--run-dir: nobody can log in at the page until the scheduler is started again");
     }
     Ok(http)
 }

@@ -165,6 +165,22 @@ fn with_an_identity_the_port_speaks_https_with_clients_of_its_ca_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_scheduler_that_cannot_write_the_address_of_its_page_answers_all_the_same() {
+    let fleet = Fleet::new();
+    // Nothing can be made under the name that the file has before it is complete, as on a full disk.
+    fs::create_dir(fleet.place.path().join("page.url.new")).unwrap();
+    let settings = Settings {
+        run_dir: Some(fleet.place.path().to_owned()),
+        ..fleet.settings(Some(SocketAddr::from(([127, 0, 0, 1], 0))))
+    };
+    let scheduler = Scheduler::start(&settings).unwrap();
+    let at = scheduler.http_addr().unwrap();
+    assert_eq!(get(at, "/healthz").await.0, 200);
+    assert!(!fleet.place.path().join("page.url").exists());
+    scheduler.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_used_is_refused_at_the_start_and_named() {
     let fleet = Fleet::new();
     let (scheduler, taken) = fleet.scheduler();

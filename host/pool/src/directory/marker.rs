@@ -182,7 +182,7 @@ fn fit<T>(opened: io::Result<T>, path: &Path, has_volumes: bool) -> Result<T, Er
             "the daemon has to run as root or as the owner of the directory"
         }
         Err(ErrorKind::ReadOnlyFilesystem) => {
-            "a pool in a directory is written to: mount it read-write"
+            "a pool in a directory is written to: mount it read-write, or name it in ReadWritePaths= of the systemd unit"
         }
         _ => "give a directory that files can be made in",
     };

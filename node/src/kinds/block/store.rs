@@ -57,6 +57,14 @@ impl PoolStore {
         Ok(volume)
     }
 
+    /// Removes what a volume that could not be made has left.
+    fn take_back(&self, lease_id: LeaseId, extent: Extent) -> Result<(), StepError> {
+        match self.pool.leases()?.contains(&lease_id) {
+            true => self.pool.destroy(lease_id, Some(extent), &|| ()).map(drop),
+            false => Ok(()),
+        }
+    }
+
     /// The number of the next grant, greater than any before. It is committed together with the lease.
     fn next_grant(&self) -> Result<u64, StepError> {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
@@ -82,6 +90,10 @@ impl Store for PoolStore {
         };
         let volume = volume.map_err(|error| {
             let lacks = || self.pool.lacks_room(extent.length);
+            // The supervisor may have made a device after the call was given up.
+            if is_new && let Err(left) = self.take_back(lease_id, extent) {
+                return BindError::Stranded(left);
+            }
             match is_new.then(lacks).flatten() {
                 Some(detail) => BindError::Unavailable(StepError { detail, ..error }),
                 None => BindError::Failed(error),

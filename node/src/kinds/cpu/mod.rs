@@ -61,9 +61,13 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     end_elsewhere(&last_root, &at, end_all)?;
     let Some(wanted) = &settings.cpus else {
         tracing::info!("no CPU cores are offered for lease; --cpus LIST offers some");
-        if let Err(error) = end_all(&at) {
-            tracing::error!(cgroup = %at.display(), %error, "control groups of earlier leases could not be removed");
-        }
+        end_all(&at).with_context(|| {
+            let at = at.display();
+            format!(
+                "--cpus: an earlier run had leases of CPU cores in {at}, and this start cannot end them: start with --cpus and the \
+                 rights of that run (its drop-in, if systemd starts the node), or end what is named below and remove {at}"
+            )
+        })?;
         return Ok(Opened::nothing());
     };
     let root = usable_root(&at)?;

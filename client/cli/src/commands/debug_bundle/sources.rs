@@ -4,10 +4,10 @@ use std::{
     env,
     ffi::OsStr,
     fmt::Write as _,
-    fs::{self, File},
+    fs::{self, File, OpenOptions},
     io::{Read, Seek, SeekFrom, Write as _},
     net::{TcpStream, ToSocketAddrs},
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     sync::mpsc,
@@ -16,6 +16,7 @@ use std::{
 };
 
 use nix::{
+    fcntl::OFlag,
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
@@ -102,17 +103,18 @@ pub(super) fn run(program: &Path, words: &[&OsStr]) -> Result<Vec<u8>, String> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();
-    let child = child.map_err(|error| format!("{name}: {error}"))?;
+    let mut child = child.map_err(|error| format!("{name}: {error}"))?;
     let pid = child.id().try_into().map(Pid::from_raw);
-    let Some(done) = in_time(move || child.wait_with_output()) else {
+    let Some((stdout, done)) = in_time(move || {
+        // Who writes more finds the pipe closed.
+        let stdout = child.stdout.take().map_or(Ok(Vec::new()), bounded);
+        (stdout, child.wait_with_output())
+    }) else {
         pid.map(|pid| kill(pid, Signal::SIGKILL)).ok();
         return Err(format!("{name}: {NOT_IN_TIME}"));
     };
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = done.map_err(|error| format!("{name}: {error}"))?;
+    let stdout = stdout.map_err(|error| format!("{name}: {error}"))?;
+    let Output { status, stderr, .. } = done.map_err(|error| format!("{name}: {error}"))?;
     match stdout.is_empty() {
         false => Ok(stdout),
         true => Err(format!(
@@ -183,10 +185,23 @@ pub(super) fn file(path: &Path) -> Result<Vec<u8>, String> {
     bounded(File::open(path).map_err(why)?).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// The end of a file that may be long.
+/// The end of a file that may be long, in a directory of the daemon's user: a link or a FIFO there is not what the daemon
+/// wrote, and must neither lead root elsewhere nor make it wait.
 pub(super) fn end_of(path: &Path) -> Result<Vec<u8>, String> {
     let why = |error| format!("{}: {error}", path.display());
-    let mut file = File::open(path).map_err(why)?;
+    let mut open = OpenOptions::new();
+    let open = open
+        .read(true)
+        .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits());
+    let mut file = open.open(path).map_err(why)?;
+    let (found, directory) = (file.metadata(), path.parent().map(fs::metadata));
+    let (found, directory) = (found.map_err(why)?, directory.transpose().map_err(why)?);
+    if !found.is_file() || directory.is_none_or(|it| it.uid() != found.uid()) {
+        return Err(format!(
+            "{}: it is no file of the owner of its directory",
+            path.display()
+        ));
+    }
     // A shorter file is read from its beginning.
     file.seek(SeekFrom::End(-WATCHDOG_BYTES_MAX)).ok();
     bounded(file).map_err(|error| format!("{}: {error}", path.display()))
