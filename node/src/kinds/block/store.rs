@@ -57,9 +57,11 @@ impl PoolStore {
         Ok(volume)
     }
 
-    /// Removes what a volume that could not be made has left.
+    /// Removes what a volume that could not be made has left: this process has given it to nobody. A node without
+    /// descriptors finds nothing.
     fn take_back(&self, lease_id: LeaseId, extent: Extent) -> Result<(), StepError> {
-        match self.pool.leases()?.contains(&lease_id) {
+        let found = self.pool.leases();
+        match found.is_ok_and(|it| it.contains(&lease_id)) {
             true => self.pool.destroy(lease_id, Some(extent), &|| ()).map(drop),
             false => Ok(()),
         }

@@ -62,6 +62,18 @@ fn a_lease_that_the_file_system_has_no_room_for_is_refused_with_what_is_free() {
 }
 
 #[test]
+fn what_a_failed_grant_leaves_in_the_pool_is_removed() {
+    let [place, directory] = [0, 1].map(|_| tempfile::tempdir().unwrap());
+    let (store, _journal) = scene(place.path(), directory.path());
+    // As a call that was given up and went on.
+    store.create(LeaseId(1), order(1).extent()).unwrap();
+    let failed = store.open(&order(1));
+    assert!(matches!(failed, Err(BindError::Failed(_))), "{failed:?}");
+    assert_eq!(store.leases().unwrap(), []);
+    store.open(&order(1)).unwrap();
+}
+
+#[test]
 fn a_pool_has_the_number_of_a_grant_when_the_journal_has_it_and_not_before() {
     let [place, directory] = [0, 1].map(|_| tempfile::tempdir().unwrap());
     let (store, journal) = scene(place.path(), directory.path());
