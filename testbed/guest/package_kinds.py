@@ -155,10 +155,10 @@ class Nvmet(Kind):
 
     def ended(self, suite):
         """After a stop."""
-        nqn = self.lease["binding"]["nvmeof"]["subnqn"]
         report = self.fio.report() if until(lambda: not self.fio.running(), 90, "the end of the writing") else None
         suite.check("stop: writing ends with an error", report["error"] or report["status"], "an error", report)
-        for nqn in (nqn, self.other["binding"]["nvmeof"]["subnqn"]):
+        for lease in self.leases():
+            nqn = lease["binding"]["nvmeof"]["subnqn"]
             disconnect(nqn)
             gone(nqn)
         sh(f"DM_DISABLE_UDEV=1 dmsetup remove {SLOW}")

@@ -49,7 +49,7 @@ impl<E: Environment> Driver<E> {
     }
 
     /// The same as a task, without a thread: for simulations of many nodes in one process. The mailbox calls
-    /// `woken.notify_one`, which is not lost if nobody waits yet; see [`Mailbox::woken_by`].
+    /// `woken.notify_one`, which is not lost if nobody waits yet; see [`super::mailbox::Mailbox::woken_by`].
     ///
     /// # Errors
     /// The journal could not be closed.
