@@ -8,9 +8,9 @@ import pathlib
 import re
 import time
 
-from block import run
+from block import run, sh
 from checks import Suite
-from debs import made, ready
+from debs import STATE, UNIT, made, ready
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs/install.md"
 
@@ -47,11 +47,20 @@ def first_lease(suite):
     print(f"   from apt install to a written lease: {written:.1f} s", flush=True)
 
 
+def purged(suite):
+    """A purge where the state directory is a disk of its own."""
+    run("systemctl", "stop", UNIT)
+    sh(f"mount -t tmpfs tmpfs {STATE} && mkdir {STATE}/below && touch {STATE}/below/file")
+    sh(f"dpkg --purge {UNIT}")
+    suite.equal("purge: nothing is left on the disk of the state directory", ([], True), (os.listdir(STATE), os.path.ismount(STATE)))
+
+
 def main():
-    """The first section of the page."""
+    """The first section of the page, and a purge."""
     ready()
     with Suite("the page on installing") as suite:
         suite.section(first_lease, suite)
+        suite.section(purged, suite)
 
 
 if __name__ == "__main__":

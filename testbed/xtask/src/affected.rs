@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Steps of a few seconds, which every change runs.
+/// Steps that every change runs: of a few seconds, `metrics` of a minute.
 const ALWAYS: [&str; 9] = [
     "fetch", "fmt", "python", "ruff", "shell", "deny", "nextest", "vectors", "metrics",
 ];

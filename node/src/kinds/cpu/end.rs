@@ -41,11 +41,20 @@ pub(super) fn end_elsewhere(
     if last == at {
         return Ok(());
     }
-    end_all(&last).with_context(|| {
-        let last = last.display();
+    end_in(&last, end_all)
+}
+
+/// Ends the leases in a root cgroup that this run does not use.
+pub(super) fn end_in(
+    root: &Path,
+    end_all: impl FnOnce(&Path) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    end_all(root).with_context(|| {
+        let root = root.display();
         format!(
-            "--cpu-cgroup: the last run had its leases of CPU cores in {last}, and they cannot be ended there; start \
-             with --cpu-cgroup {last}, or end what is named below and remove {last}"
+            "--cpus: an earlier run had its leases of CPU cores in {root}, and they cannot be ended there; start with --cpus, \
+             --cpu-cgroup {root} and the rights of that run (its drop-in, if systemd starts the node), or end what is named \
+             below and remove {root}"
         )
     })
 }
@@ -91,9 +100,11 @@ mod tests {
         record(&file, old).unwrap();
         end_elsewhere(&file, old, nothing).unwrap();
         let fails = |_: &Path| bail!("pid 7 does not die");
-        let error = format!("{:#}", end_elsewhere(&file, new, fails).unwrap_err());
-        for text in ["--cpu-cgroup /cgroup/old", "pid 7 does not die"] {
-            assert!(error.contains(text), "{error}");
+        for refused in [end_elsewhere(&file, new, fails), end_in(old, fails)] {
+            let error = format!("{:#}", refused.unwrap_err());
+            for text in ["--cpu-cgroup /cgroup/old", "pid 7 does not die"] {
+                assert!(error.contains(text), "{error}");
+            }
         }
         let mut ended = Vec::new();
         let ends = |at: &Path| {

@@ -25,7 +25,7 @@ use crate::{
     process::check::{Checking, Findings},
 };
 
-use end::{LAST_ROOT, end_all, end_elsewhere, record};
+use end::{LAST_ROOT, end_all, end_elsewhere, end_in, record};
 use offer::{OfferedCpus, cap, capacity, classes, default_refused};
 use wanted::{chosen, limits};
 
@@ -61,13 +61,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     end_elsewhere(&last_root, &at, end_all)?;
     let Some(wanted) = &settings.cpus else {
         tracing::info!("no CPU cores are offered for lease; --cpus LIST offers some");
-        end_all(&at).with_context(|| {
-            let at = at.display();
-            format!(
-                "--cpus: an earlier run had leases of CPU cores in {at}, and this start cannot end them: start with --cpus and the \
-                 rights of that run (its drop-in, if systemd starts the node), or end what is named below and remove {at}"
-            )
-        })?;
+        end_in(&at, end_all)?;
         return Ok(Opened::nothing());
     };
     let root = usable_root(&at)?;
