@@ -6,14 +6,16 @@ use fabricbios_lease::FORMAT;
 use fabricbios_wire::{Epoch, LeaseId, ResourceId};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
-use super::{Group, Key, Recovered};
-use crate::process::clock;
+use super::{Group, Key, Recovered, changes::Changes};
 
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
 /// Number of commits. A file that was restored from a copy has a lower number than the stores that keep the number too.
 const COMMITS: &str = "commits";
 /// Wall-clock time of the last write.
 const WRITTEN: &str = "written_unix_ms";
+
+/// Identity of the log.
+const LOG: &str = "log";
 
 const TEXTS: TableDefinition<&str, &str> = TableDefinition::new("texts");
 
@@ -24,6 +26,8 @@ type OfId = fn(u128) -> Key;
 
 /// The format before the records of leases had [`fabricbios_lease::LeaseRecord::requested`], their last field.
 const WITHOUT_REQUESTS: u64 = 8;
+/// Added to the number of the format while newer commits are in a log: a version that knows no log refuses the file.
+const WITH_LOG: u64 = 1000;
 /// `None` as the last field of a record.
 const NONE: u8 = 0;
 
@@ -36,9 +40,34 @@ const TABLES: [(Table, OfId); 5] = [
     (Table::new("hosts"), Key::Host),
 ];
 
-pub(super) fn format_of(database: &impl ReadableDatabase) -> Result<u64, redb::Error> {
+/// What a journal says of itself.
+#[derive(Clone, Copy)]
+pub(super) struct Head {
+    pub(super) format: u64,
+    /// The log that has the newest commits; `None`: the file has them all.
+    pub(super) log: Option<u64>,
+    /// The number of the newest commit in the file.
+    pub(super) commits: u64,
+}
+
+pub(super) fn head(database: &impl ReadableDatabase) -> Result<Head, redb::Error> {
     let numbers = database.begin_read()?.open_table(NUMBERS)?;
-    Ok(numbers.get("format")?.map_or(0, |value| value.value()))
+    let number = |name| -> Result<u64, redb::Error> {
+        Ok(numbers.get(name)?.map_or(0, |value| value.value()))
+    };
+    let (format, commits) = (number("format")?, number(COMMITS)?);
+    Ok(match format.checked_sub(WITH_LOG) {
+        Some(format) => Head {
+            format,
+            log: Some(number(LOG)?),
+            commits,
+        },
+        None => Head {
+            format,
+            log: None,
+            commits,
+        },
+    })
 }
 
 pub(super) fn read(database: &impl ReadableDatabase) -> Result<Recovered, redb::Error> {
@@ -51,7 +80,7 @@ pub(super) fn read(database: &impl ReadableDatabase) -> Result<Recovered, redb::
     let number = |name| -> Result<u64, redb::Error> {
         Ok(numbers.get(name)?.map_or(0, |value| value.value()))
     };
-    let without_requests = number("format")? == WITHOUT_REQUESTS;
+    let without_requests = head(database)?.format == WITHOUT_REQUESTS;
     let mut records = BTreeMap::new();
     for (definition, of_id) in TABLES {
         for entry in reading.open_table(definition)?.iter()? {
@@ -83,17 +112,45 @@ fn begin(database: &Database) -> Result<WriteTransaction, redb::Error> {
 pub(super) fn write_contents(database: &Database, contents: &Recovered) -> Result<(), redb::Error> {
     let writing = begin(database)?;
     put_all(&writing, contents)?;
+    put_log(&writing, FORMAT, None)?;
     Ok(writing.commit()?)
 }
 
-/// Writes down a start, and every record if an earlier version wrote the file.
-pub(super) fn write_start(database: &Database, contents: &Recovered) -> Result<(), redb::Error> {
-    let is_converted = format_of(database)? != FORMAT;
+/// Writes down a start, with the log of its commits, and every record if an earlier version wrote the file.
+pub(super) fn write_start(
+    database: &Database,
+    contents: &Recovered,
+    log: u64,
+) -> Result<(), redb::Error> {
+    let is_converted = head(database)?.format != FORMAT;
     let writing = begin(database)?;
     match is_converted {
         true => put_all(&writing, contents)?,
         false => put_start(&writing, contents)?,
     }
+    put_log(&writing, FORMAT, Some(log))?;
+    Ok(writing.commit()?)
+}
+
+/// Brings the changes up to the commit with this number into the file. `log` has the later ones; `None`: there are none.
+pub(super) fn checkpoint(
+    database: &Database,
+    number: u64,
+    changes: &Changes,
+    log: Option<u64>,
+) -> Result<(), redb::Error> {
+    let format = head(database)?.format;
+    let writing = begin(database)?;
+    {
+        let mut numbers = writing.open_table(NUMBERS)?;
+        numbers.insert(COMMITS, number)?;
+        if let Some(written) = changes.stamp.written_unix_ms {
+            numbers.insert(WRITTEN, written)?;
+        }
+    }
+    put_boot(&writing, changes.stamp.boot_id.as_deref())?;
+    put_records(&writing, &changes.records)?;
+    put_log(&writing, format, log)?;
     Ok(writing.commit()?)
 }
 
@@ -106,11 +163,18 @@ fn put_all(writing: &WriteTransaction, contents: &Recovered) -> Result<(), redb:
 
 fn put_start(writing: &WriteTransaction, contents: &Recovered) -> Result<(), redb::Error> {
     let mut numbers = writing.open_table(NUMBERS)?;
-    numbers.insert("format", FORMAT)?;
     numbers.insert("epoch", contents.epoch.0)?;
     numbers.insert(COMMITS, contents.commits)?;
     numbers.insert(WRITTEN, contents.written_unix_ms)?;
     put_boot(writing, contents.last_boot_id.as_deref())
+}
+
+fn put_log(writing: &WriteTransaction, format: u64, log: Option<u64>) -> Result<(), redb::Error> {
+    let mut numbers = writing.open_table(NUMBERS)?;
+    let with = log.map_or(0, |_| WITH_LOG);
+    numbers.insert("format", format + with)?;
+    numbers.insert(LOG, log.unwrap_or(0))?;
+    Ok(())
 }
 
 fn put_boot(writing: &WriteTransaction, boot_id: Option<&str>) -> Result<(), redb::Error> {
@@ -119,41 +183,6 @@ fn put_boot(writing: &WriteTransaction, boot_id: Option<&str>) -> Result<(), red
         texts.insert("boot_id", boot_id)?;
     }
     Ok(())
-}
-
-/// What a group says of the boot. The time of the last write belongs to the boot that is written: a later start compares
-/// it with the clock of another boot.
-pub(super) enum Boot<'a> {
-    /// The first group on this boot with leases or fences.
-    Begins(&'a str),
-    /// The boot is written.
-    GoesOn,
-    /// No leases or fences were written on this boot yet.
-    IsNotWritten,
-}
-
-/// Commits a group and returns the number of the commit.
-pub(super) fn write_group(
-    database: &Database,
-    group: &Group,
-    boot: Boot<'_>,
-) -> Result<u64, redb::Error> {
-    let writing = begin(database)?;
-    let number;
-    {
-        let mut numbers = writing.open_table(NUMBERS)?;
-        number = numbers.get(COMMITS)?.map_or(0, |before| before.value()) + 1;
-        numbers.insert(COMMITS, number)?;
-        if !matches!(boot, Boot::IsNotWritten) {
-            numbers.insert(WRITTEN, clock::now().unix_ms)?;
-        }
-    }
-    if let Boot::Begins(boot_id) = boot {
-        put_boot(&writing, Some(boot_id))?;
-    }
-    put_records(&writing, group)?;
-    writing.commit()?;
-    Ok(number)
 }
 
 fn put_records(writing: &WriteTransaction, group: &Group) -> Result<(), redb::Error> {

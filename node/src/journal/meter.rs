@@ -1,4 +1,4 @@
-//! Counts writes and syncs of the file below redb, and notes a failed sync.
+//! Counts writes and syncs of the journal's files, and notes a failed sync of the file below redb.
 
 use std::{
     fs::File,
@@ -42,7 +42,7 @@ pub struct JournalFigures {
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     counts: Mutex<JournalCounts>,
-    /// A sync has failed since the file was last written as a whole.
+    /// A sync of the journal's file has failed since it was last written as a whole.
     pub(super) sync_failed: AtomicBool,
     #[cfg(test)]
     pub(super) faults: super::tests::Faults,
@@ -51,6 +51,12 @@ pub(super) struct Meter {
 impl Meter {
     pub(super) fn counts(&self) -> MutexGuard<'_, JournalCounts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn count_write(&self, bytes: &[u8]) {
+        let mut counts = self.counts();
+        counts.writes += 1;
+        counts.written_bytes += bytes.len() as u64;
     }
 }
 
@@ -97,11 +103,7 @@ impl StorageBackend for Metered {
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
         #[cfg(test)]
         self.meter.faults.on_write(offset, data)?;
-        {
-            let mut counts = self.meter.counts();
-            counts.writes += 1;
-            counts.written_bytes += data.len() as u64;
-        }
+        self.meter.count_write(data);
         self.file.write(offset, data)
     }
 

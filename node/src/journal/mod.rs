@@ -1,14 +1,18 @@
 //! The journal: leases, fences and other records that must survive the daemon.
 //!
 //! A separate process writes the file (`process.rs`), so that a disk that does not answer does not block the daemon.
-//! One thread sends it groups: the changes submitted while a commit runs form the next group. A group is one redb
-//! transaction and is durable when the process reports it. Values are opaque bytes. Cuts never wait for the journal.
+//! One thread sends it groups: the changes submitted while a commit runs form the next group. A group is one frame of
+//! the log and is durable when the process reports it. Values are opaque bytes. Cuts never wait for the journal.
 //!
 //! At most one change of each record waits: a later change replaces it. [`Journal::has_room`] is false when the disk
 //! does not keep up; the node then accepts no new leases.
 
+mod base;
+mod changes;
 mod contents;
+mod counter;
 mod error;
+mod log;
 mod message;
 mod meter;
 pub mod past;

@@ -2,8 +2,8 @@
 //!
 //! A thread that waits for a disk cannot be killed, nor can its process, and such a process keeps every port and queue
 //! pair for as long as the disk does not answer. So this process does the journal's disk I/O. It has only the journal
-//! and a socket to the daemon, as standard input. When the daemon is gone, the process writes the current group and
-//! ends.
+//! and a socket to the daemon, as standard input. When the daemon is gone, the process writes the current group,
+//! closes the journal and ends.
 
 use std::{
     io::stdin,
@@ -20,7 +20,8 @@ use nix::sys::{
 };
 
 use super::{
-    Group, Lost,
+    Group, Lost, Recovered,
+    counter::Counters,
     message::{BATCH_BYTES, CHANNEL, Message},
     meter::Meter,
     store::Store,
@@ -33,6 +34,10 @@ pub struct Arguments {
     /// The journal
     #[arg(long)]
     path: PathBuf,
+
+    /// Where the number of the newest commit is kept over the daemon's death
+    #[arg(long)]
+    counters: Option<PathBuf>,
 }
 
 /// Commits groups for the daemon until the daemon is gone.
@@ -45,24 +50,44 @@ pub fn journal_main(arguments: &Arguments) -> anyhow::Result<()> {
     set_name(c"fb-journal")?;
     set_dumpable(false)?;
     let channel = Channel::over(CHANNEL, stdin().as_fd().try_clone_to_owned()?);
-    serve(channel, &arguments.path, Arc::default())
+    let Arguments { path, counters } = arguments;
+    serve(channel, path, counters.clone(), Arc::default())
 }
 
-pub(super) fn serve(mut channel: Channel, path: &Path, meter: Arc<Meter>) -> anyhow::Result<()> {
-    let opened = match channel.receive()? {
-        Some(Message::Begin { boot_id, replaces }) => match replaces {
-            false => Store::open(path, &boot_id, Arc::clone(&meter)),
-            true => Store::resume(path, &boot_id, Arc::clone(&meter)),
-        },
-        _ => return Err(Lost::Unexpected.into()),
+pub(super) fn serve(
+    mut channel: Channel,
+    path: &Path,
+    directory: Option<PathBuf>,
+    meter: Arc<Meter>,
+) -> anyhow::Result<()> {
+    let Some(Message::Begin { boot_id, replaces }) = channel.receive()? else {
+        return Err(Lost::Unexpected.into());
     };
-    let (mut store, mut recovered) = match opened {
+    let counters = Counters { directory, boot_id };
+    let opened = match replaces {
+        false => Store::open(path, counters, Arc::clone(&meter)),
+        true => Store::resume(path, counters, Arc::clone(&meter)),
+    };
+    let (mut store, recovered) = match opened {
         Ok(opened) => opened,
         Err(error) => {
             answer(&channel, &Message::Refused(error.to_string()))?;
             return Err(error.into());
         }
     };
+    let served = commit_all(channel, &mut store, recovered, &meter);
+    let closed = store.close();
+    served?;
+    Ok(closed?)
+}
+
+/// Commits groups until the daemon is gone.
+fn commit_all(
+    mut channel: Channel,
+    store: &mut Store,
+    mut recovered: Recovered,
+    meter: &Meter,
+) -> anyhow::Result<()> {
     let mut batch = Outgoing::new(CHANNEL);
     for (key, value) in std::mem::take(&mut recovered.records) {
         batch.push(&Message::Record(key, Some(value)))?;
@@ -77,12 +102,11 @@ pub(super) fn serve(mut channel: Channel, path: &Path, meter: Arc<Meter>) -> any
         match message {
             Message::Record(key, value) => drop(group.insert(key, value)),
             Message::Commit => {
-                let outcome = match store.commit(&group) {
+                let outcome = match store.commit(std::mem::take(&mut group)) {
                     Ok(number) => Message::Committed(number, *meter.counts()),
                     Err(error) => Message::Refused(error.to_string()),
                 };
                 answer(&channel, &outcome)?;
-                group.clear();
             }
             _ => return Err(Lost::Unexpected.into()),
         }

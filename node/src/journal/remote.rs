@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsString,
     io,
     path::PathBuf,
     process::{Child, Stdio},
@@ -14,7 +15,7 @@ use fabricbios_helper::Program;
 use nix::sys::socket::MsgFlags;
 
 use super::{
-    CommitError, Group, JournalCounts, JournalError, Lost, Recovered,
+    CommitError, Group, JournalCounts, JournalError, Lost, Recovered, counter,
     message::{BATCH_BYTES, CHANNEL, Message},
     queue::SharedQueue,
 };
@@ -127,6 +128,7 @@ impl Remote {
                 { program.command() }
                     .args(["journal", "--path"])
                     .arg(&self.path)
+                    .args(self.counters())
                     .stdin(its)
                     .stdout(Stdio::null())
                     .stderr(Stdio::null())
@@ -136,11 +138,19 @@ impl Remote {
             RunAs::Thread(meter) => {
                 let (path, meter) = (self.path.clone(), meter.clone());
                 let serve =
-                    move || super::process::serve(Channel::over(CHANNEL, its), &path, meter);
+                    move || super::process::serve(Channel::over(CHANNEL, its), &path, None, meter);
                 Running::Thread(Some(std::thread::spawn(serve)))
             }
         };
         Ok(Process { channel, running })
+    }
+
+    fn counters(&self) -> Vec<OsString> {
+        let argument = |it: PathBuf| [OsString::from("--counters"), it.into()];
+        counter::directory()
+            .into_iter()
+            .flat_map(argument)
+            .collect()
     }
 
     fn explain(&self, why: Failure, process: &mut Process) -> JournalError {

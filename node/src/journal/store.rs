@@ -1,38 +1,46 @@
-//! The journal's file: opens, checks and reads it, and commits groups.
+//! The journal's files: opens, checks and reads them, and commits groups.
+//!
+//! A commit goes into the log (`log/`). From time to time a checkpoint brings what the log has into the journal's file
+//! (`base.rs`), and the log begins anew. After an end in order the journal's file has everything, and there is no log.
 
 use std::{
-    fs::{self, File, Metadata, OpenOptions},
+    fs::File,
     io,
-    os::unix::fs::OpenOptionsExt,
-    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
 use fabricbios_helper::{FileBytes, Pidfd};
-use fabricbios_lease::OtherFormat;
-use nix::errno::Errno;
-use redb::{Builder, Database, DatabaseError, ReadableDatabase};
+use nix::{errno::Errno, sys::statvfs::statvfs};
+use redb::{Database, ReadableDatabase};
 
 use super::{
     Group, JournalError, Key, Recovered,
-    contents::{self, Boot},
-    meter::{Meter, Metered},
+    base::{guarded, open_checked, open_read_only, sibling, write_whole},
+    changes::{Changes, Stamp},
+    contents::{self, Head},
+    counter::{Counter, Counters},
+    log::{self, Log},
+    meter::Meter,
 };
-use crate::process::state_dir::open_lock;
-
-/// redb's default is one gibibyte. The journal is read once, so a cache only helps commits.
-const CACHE_BYTES: usize = 16 << 20;
+use crate::process::{clock, state_dir::open_lock};
 
 /// How long the process of an earlier daemon may take to write its last group and end.
 const GOES_WITHIN: Duration = Duration::from_secs(5);
 
+/// With less space than this on the disk, each commit goes into the journal's file: a disk without space refuses grants
+/// at once, and not when the log is full.
+const SPACE_FOR_A_LOG: u64 = 8 << 20;
+
 pub(super) struct Store {
     path: PathBuf,
     meter: Arc<Meter>,
-    /// `None` after a failed commit: redb refuses a handle after an I/O error.
-    database: Option<Database>,
+    counters: Counters,
+    /// `None` after a failed commit: a failed write or sync of either file makes both of no use.
+    open: Option<Open>,
+    /// The newest commit that was reported; `None`: none was by this process.
+    reported: Option<u64>,
     /// The boot of this start, until it is written with the first leases or fences. A start that dies before that leaves
     /// records with the clock of the boot before.
     boot_id: Option<String>,
@@ -40,12 +48,23 @@ pub(super) struct Store {
     _lock: File,
 }
 
+/// Both files, while they can be written.
+struct Open {
+    database: Database,
+    log: Log,
+    counter: Option<Counter>,
+    /// The number of the newest commit.
+    last: u64,
+    /// What the log has and the journal's file lacks.
+    pending: Changes,
+}
+
 impl Store {
     /// Opens the journal and counts this start. Returns the contents, with the boot id of the last start that wrote
     /// leases or fences; `boot_id` replaces it with the first ones.
     pub(super) fn open(
         path: &Path,
-        boot_id: &str,
+        counters: Counters,
         meter: Arc<Meter>,
     ) -> Result<(Self, Recovered), JournalError> {
         let lock = take_lock(path)?;
@@ -53,110 +72,219 @@ impl Store {
             .try_exists()
             .map_err(|e| JournalError::io(path, "look for the file", e))?
         {
+            log::refuse_newer(path, 0)?;
             write_whole(path, &Recovered::default(), &meter)?;
         }
-        let database = open_checked(path, &meter)?;
+        let mut store = Self::of(path, counters, meter, lock);
+        let database = store.settled()?;
         let mut found = guarded(path, "read", || contents::read(&database))?;
         found.epoch.0 += 1;
+        let log = Log::create(path, &store.meter)?;
         guarded(
             path,
             "write down this start (it takes some free space)",
-            || contents::write_start(&database, &found),
+            || contents::write_start(&database, &found, log.identity()),
         )?;
-        let store = Self {
-            path: path.to_owned(),
-            meter,
-            database: Some(database),
-            boot_id: Some(boot_id.to_owned()),
-            _lock: lock,
-        };
+        store.open = Some(store.begun(database, log, found.commits));
         Ok((store, found))
     }
 
     /// Replaces a process that has ended. Opens the file at the first commit; returns no records.
     pub(super) fn resume(
         path: &Path,
-        boot_id: &str,
+        counters: Counters,
         meter: Arc<Meter>,
     ) -> Result<(Self, Recovered), JournalError> {
         // A sync of the ended process may have failed.
         meter.sync_failed.store(true, Ordering::Relaxed);
-        let store = Self {
-            _lock: take_lock(path)?,
-            path: path.to_owned(),
-            meter,
-            database: None,
-            // The ended process may have written it; to write it again changes nothing.
-            boot_id: Some(boot_id.to_owned()),
-        };
+        let lock = take_lock(path)?;
+        // The ended process may have written the boot; to write it again changes nothing.
+        let store = Self::of(path, counters, meter, lock);
         Ok((store, Recovered::default()))
     }
 
-    /// Commits one transaction; `Ok`: it is durable, with this number. After an error the next call opens the file
-    /// anew. The group may or may not be in the file: retry it.
-    pub(super) fn commit(&mut self, group: &Group) -> Result<u64, JournalError> {
-        let database = match self.database.take() {
-            Some(database) => database,
-            None => self.reopen()?,
+    fn of(path: &Path, counters: Counters, meter: Arc<Meter>, lock: File) -> Self {
+        Self {
+            path: path.to_owned(),
+            meter,
+            boot_id: Some(counters.boot_id.clone()),
+            counters,
+            open: None,
+            reported: None,
+            _lock: lock,
+        }
+    }
+
+    /// Commits one transaction; `Ok`: it is durable, with this number. After an error the next call opens the files
+    /// anew. The group may or may not be in them: retry it.
+    pub(super) fn commit(&mut self, group: Group) -> Result<u64, JournalError> {
+        let mut open = match self.open.take() {
+            Some(open) => open,
+            None => self.reopened()?,
         };
         let is_of_boot = |key: &Key| matches!(key, Key::Lease(_) | Key::Fence(_));
-        let boot_id = self.boot_id.take_if(|_| group.keys().any(is_of_boot));
-        let number = guarded(&self.path, "commit", || {
-            let boot = match (&boot_id, &self.boot_id) {
-                (Some(first), _) => Boot::Begins(first),
-                (None, None) => Boot::GoesOn,
-                (None, Some(_)) => Boot::IsNotWritten,
-            };
-            contents::write_group(&database, group, boot)
-        });
-        if number.is_err() {
-            self.boot_id = self.boot_id.take().or(boot_id);
+        let begins = self.boot_id.take_if(|_| group.keys().any(is_of_boot));
+        let changes = Changes {
+            stamp: Stamp {
+                written_unix_ms: self.boot_id.is_none().then(|| clock::now().unix_ms),
+                boot_id: begins.clone(),
+            },
+            records: group,
+        };
+        let committed = self.write(&mut open, changes);
+        if committed.is_err() {
+            self.boot_id = self.boot_id.take().or(begins);
         }
-        let number = number?;
-        self.database = Some(database);
+        committed?;
+        let number = open.last;
+        self.reported = Some(number);
+        self.open = Some(open);
         self.meter.counts().commits += 1;
         Ok(number)
     }
 
-    fn reopen(&self) -> Result<Database, JournalError> {
-        if self.meter.sync_failed.load(Ordering::Relaxed) {
-            self.rewrite()?;
+    fn write(&self, open: &mut Open, changes: Changes) -> Result<(), JournalError> {
+        let payload = changes.encode().map_err(|error| {
+            JournalError::io(&self.path, "encode a group", io::Error::other(error))
+        })?;
+        open.last += 1;
+        if open.log.has_room(&payload) && self.has_space() {
+            open.log.append(open.last, &payload)?;
+            open.pending.add(changes);
+        } else {
+            open.pending.add(changes);
+            self.checkpoint(open, Some(open.log.identity()))?;
+            open.log.turn();
         }
-        open_checked(&self.path, &self.meter)
+        match &mut open.counter {
+            Some(counter) => counter
+                .count(open.last)
+                .map_err(|error| JournalError::io(&self.path, "count the commit in memory", error)),
+            None => Ok(()),
+        }
+    }
+
+    /// Brings all that is pending into the journal's file. `log`: see [`contents::checkpoint`].
+    fn checkpoint(&self, open: &mut Open, log: Option<u64>) -> Result<(), JournalError> {
+        let pending = std::mem::take(&mut open.pending);
+        guarded(&self.path, "commit", || {
+            contents::checkpoint(&open.database, open.last, &pending, log)
+        })
+    }
+
+    fn has_space(&self) -> bool {
+        let directory = self.path.parent().unwrap_or(Path::new("."));
+        // A file system that does not tell has space until a write fails.
+        statvfs(directory).map_or(true, |of| {
+            of.blocks_available().saturating_mul(of.fragment_size()) >= SPACE_FOR_A_LOG
+        })
+    }
+
+    /// Closes both files in order: the journal's file then has everything.
+    pub(super) fn close(mut self) -> Result<(), JournalError> {
+        let Some(mut open) = self.open.take() else {
+            return Ok(());
+        };
+        self.checkpoint(&mut open, None)?;
+        self.counters.end(open.log.identity());
+        log::remove(&self.path)
+    }
+
+    /// Opens both files after a failure, or in place of a process that has ended.
+    fn reopened(&self) -> Result<Open, JournalError> {
+        let database = self.settled()?;
+        let Head { commits, .. } = guarded(&self.path, "read", || contents::head(&database))?;
+        let log = Log::create(&self.path, &self.meter)?;
+        guarded(&self.path, "begin a log", || {
+            let changes = Changes::default();
+            contents::checkpoint(&database, commits, &changes, Some(log.identity()))
+        })?;
+        Ok(self.begun(database, log, commits))
+    }
+
+    fn begun(&self, database: Database, log: Log, last: u64) -> Open {
+        Open {
+            counter: self.counters.begin(log.identity()),
+            database,
+            log,
+            last,
+            pending: Changes::default(),
+        }
+    }
+
+    /// The journal's file with every commit, and without a log.
+    fn settled(&self) -> Result<Database, JournalError> {
+        let path = &self.path;
+        let database = open_checked(path, &self.meter)?;
+        let reported = |log| self.reported.or_else(|| self.counters.read(log));
+        let (head, last, changes) = in_log(path, &database, reported)?;
+        let database = match (self.meter.sync_failed.load(Ordering::Relaxed), head.log) {
+            (true, _) => self.rewritten(database, last, changes)?,
+            (false, Some(_)) => {
+                guarded(path, "bring in the newest commits", || {
+                    contents::checkpoint(&database, last, &changes, None)
+                })?;
+                database
+            }
+            (false, None) => database,
+        };
+        if let Some(log) = head.log {
+            self.counters.end(log);
+        }
+        Ok(database)
     }
 
     /// After a failed sync the kernel may count pages as clean that never reached the disk, and a
     /// later sync of the same file would then succeed without them. A new file has no such pages.
-    fn rewrite(&self) -> Result<(), JournalError> {
-        let contents = {
-            let old = open_checked(&self.path, &self.meter)?;
-            guarded(&self.path, "read", || contents::read(&old))?
-        };
+    fn rewritten(
+        &self,
+        old: Database,
+        last: u64,
+        changes: Changes,
+    ) -> Result<Database, JournalError> {
+        let path = &self.path;
+        let mut contents = guarded(path, "read", || contents::read(&old))?;
+        changes.apply(&mut contents);
+        contents.commits = last;
+        drop(old);
         let failed = |it| self.meter.sync_failed.store(it, Ordering::Relaxed);
         failed(false);
-        write_whole(&self.path, &contents, &self.meter).inspect_err(|_| failed(true))
+        write_whole(path, &contents, &self.meter).inspect_err(|_| failed(true))?;
+        open_checked(path, &self.meter)
     }
+}
+
+/// What the log has and this file lacks, and the number of the newest commit. `reported`: the newest commit that was
+/// reported, of the log with this identity.
+fn in_log(
+    path: &Path,
+    database: &impl ReadableDatabase,
+    reported: impl Fn(u64) -> Option<u64>,
+) -> Result<(Head, u64, Changes), JournalError> {
+    let head = guarded(path, "read", || contents::head(database))?;
+    let mut changes = Changes::default();
+    let Some(log) = head.log else {
+        log::refuse_newer(path, head.commits)?;
+        return Ok((head, head.commits, changes));
+    };
+    let frames = log::read(path, log, head.commits, reported(log))?;
+    let last = frames.last().map_or(head.commits, |(number, _)| *number);
+    for (number, payload) in frames {
+        let later = Changes::decode(&payload)
+            .map_err(|error| JournalError::damaged(path, format!("commit {number}: {error}")))?;
+        changes.add(later);
+    }
+    Ok((head, last, changes))
 }
 
 /// Reads a journal that its process has closed, and changes nothing.
 pub(super) fn look(path: &Path) -> Result<Recovered, JournalError> {
-    let found = fs::metadata(path).map_err(|e| JournalError::io(path, "open", e))?;
-    refuse_empty(path, &found)?;
-    let opened = guarded(path, "open", || match builder().open_read_only(path) {
-        Err(DatabaseError::RepairAborted) => Ok(None),
-        opened => Ok(Some(opened?)),
-    });
-    let database = opened?.ok_or_else(|| JournalError::NeedsRepair {
-        path: path.to_owned(),
-    })?;
-    check_format(path, &database)?;
-    guarded(path, "read", || contents::read(&database))
-}
-
-fn sibling(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    PathBuf::from(name)
+    let database = open_read_only(path)?;
+    let (_, last, changes) = in_log(path, &database, |_| None)?;
+    let mut found = guarded(path, "read", || contents::read(&database))?;
+    changes.apply(&mut found);
+    found.commits = last;
+    Ok(found)
 }
 
 /// Locks a file of its own, because the journal's file is sometimes replaced.
@@ -189,83 +317,5 @@ fn take_lock(path: &Path) -> Result<File, JournalError> {
                 holder: holder.as_raw(),
             });
         }
-    }
-}
-
-/// Writes a complete file under another name and moves it into place, so that at every moment
-/// `path` is a whole journal or absent.
-fn write_whole(path: &Path, contents: &Recovered, meter: &Arc<Meter>) -> Result<(), JournalError> {
-    let at = sibling(path, ".new");
-    let mut open = OpenOptions::new();
-    open.read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600);
-    let file = open
-        .open(&at)
-        .map_err(|e| JournalError::io(path, "make the file", e))?;
-    guarded(path, "write the file", || {
-        let database = builder().create_with_backend(Metered::new(file, Arc::clone(meter))?)?;
-        contents::write_contents(&database, contents)
-    })?;
-    let directory = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
-    fs::rename(&at, path)
-        .and_then(|()| File::open(directory.unwrap_or(Path::new(".")))?.sync_all())
-        .map_err(|e| JournalError::io(path, "move the file into place", e))
-}
-
-fn open_checked(path: &Path, meter: &Arc<Meter>) -> Result<Database, JournalError> {
-    let open = OpenOptions::new().read(true).write(true).open(path);
-    let file = open.map_err(|e| JournalError::io(path, "open", e))?;
-    let found = file
-        .metadata()
-        .map_err(|e| JournalError::io(path, "open", e))?;
-    refuse_empty(path, &found)?;
-    let (database, whole) = guarded(path, "open", || {
-        let mut database = builder().create_with_backend(Metered::new(file, Arc::clone(meter))?)?;
-        let whole = database.check_integrity()?;
-        Ok((database, whole))
-    })?;
-    if !whole {
-        return Err(JournalError::damaged(path, "checksums do not match"));
-    }
-    check_format(path, &database)?;
-    Ok(database)
-}
-
-/// redb would take an empty file for a new one.
-fn refuse_empty(path: &Path, found: &Metadata) -> Result<(), JournalError> {
-    match found.len() {
-        0 => Err(JournalError::damaged(path, "the file is empty")),
-        _ => Ok(()),
-    }
-}
-
-fn check_format(path: &Path, database: &impl ReadableDatabase) -> Result<(), JournalError> {
-    let found = guarded(path, "read the format", || contents::format_of(database))?;
-    OtherFormat::refuse(found).map_err(|why| JournalError::OtherFormat {
-        path: path.to_owned(),
-        why,
-    })
-}
-
-fn builder() -> Builder {
-    let mut builder = Database::builder();
-    builder.set_cache_size(CACHE_BYTES);
-    builder
-}
-
-/// Runs redb and turns a panic into an error: redb can panic on a damaged file.
-fn guarded<T>(
-    path: &Path,
-    step: &str,
-    act: impl FnOnce() -> Result<T, redb::Error>,
-) -> Result<T, JournalError> {
-    match catch_unwind(AssertUnwindSafe(act)) {
-        Ok(result) => result.map_err(|e| JournalError::redb(path, step, e)),
-        Err(_panic) => Err(JournalError::damaged(path, format!("{step}: redb gave up"))),
     }
 }
