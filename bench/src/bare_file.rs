@@ -1,4 +1,4 @@
-//! The minimum cost of durability: one page written in place, and an fdatasync.
+//! The minimum cost of durability: some bytes written in place, and an fdatasync.
 
 use std::{
     fs::File,
@@ -9,37 +9,39 @@ use std::{
 
 use anyhow::Context;
 
-const PAGE: [u8; 4096] = [0x5A; 4096];
+/// Places of the bare file, written in turn: enough that no round overwrites what the disk has queued.
+const PLACES: u64 = 256;
 
-/// Pages of the bare file, written in turn: enough that no round overwrites what the disk has queued.
-const PAGES: u64 = 256;
-
-/// A file that is written page by page, cyclically.
+/// A file that is written place by place, cyclically.
 pub(crate) struct Bare {
     file: File,
-    page: u64,
+    bytes: Vec<u8>,
+    place: u64,
 }
 
 impl Bare {
-    /// Writes the whole file once, so that no round has to allocate blocks.
-    pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
+    /// A file for so many bytes a round. Writes the whole file once, so that no round has to allocate blocks.
+    pub(crate) fn create(path: &Path, bytes: usize) -> anyhow::Result<Self> {
         let file = File::create_new(path).with_context(|| format!("make {}", path.display()))?;
-        for page in 0..PAGES {
-            file.write_all_at(&PAGE, page * PAGE.len() as u64)?;
+        let bytes = vec![0x5A; bytes];
+        for place in 0..PLACES {
+            file.write_all_at(&bytes, place * bytes.len() as u64)?;
         }
         file.sync_all()?;
-        Ok(Self { file, page: 0 })
+        Ok(Self {
+            file,
+            bytes,
+            place: 0,
+        })
     }
 
-    /// Writes and syncs `times` pages, one after the other.
-    pub(crate) fn sync(&mut self, times: u64) -> anyhow::Result<Duration> {
+    /// Writes and syncs the bytes once.
+    pub(crate) fn sync(&mut self) -> anyhow::Result<Duration> {
         let start = Instant::now();
-        for _ in 0..times {
-            self.file
-                .write_all_at(&PAGE, self.page % PAGES * PAGE.len() as u64)?;
-            self.file.sync_data()?;
-            self.page += 1;
-        }
+        let at = self.place % PLACES * self.bytes.len() as u64;
+        self.file.write_all_at(&self.bytes, at)?;
+        self.file.sync_data()?;
+        self.place += 1;
         Ok(start.elapsed())
     }
 }

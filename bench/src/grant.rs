@@ -1,6 +1,5 @@
 //! The cost of leasing: a durable grant, requested by the SDK over loopback QUIC, against a PING over the same
-//! connection followed by as many bare fdatasyncs as a grant issues (two: the group commit of the grant,
-//! docs/decisions/0011; the bench `fdatasync` measures it).
+//! connection followed by one write and fdatasync, as the group commit of the grant issues them (docs/decisions/0046).
 //!
 //! The leased memory is a fake without hardware, so the bench measures only the control plane: TLS, codec,
 //! table, journal, and the messages between their threads.
@@ -31,8 +30,8 @@ use crate::{
 
 const ARENA: ResourceId = ResourceId(1);
 const LEASE_BYTES: u64 = 4096;
-/// fdatasyncs of one group commit.
-const SYNCS_OF_A_GRANT: u64 = 2;
+/// What the commit of a grant writes.
+const COMMIT_BYTES: usize = 512;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -46,7 +45,7 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let place = place_in(&options.dir)?;
-    let mut bare = Bare::create(&place.path().join("bare"))?;
+    let mut bare = Bare::create(&place.path().join("bare"), COMMIT_BYTES)?;
     let runtime = runtime()?;
     let _inside = runtime.enter();
     let (mut service, node) = start(&place.path().join("state"))?;
@@ -61,13 +60,13 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         let start = Instant::now();
         node.call(Request::Ping(1))?;
         let round_trip: Duration = start.elapsed();
-        Ok(round_trip + bare.sync(SYNCS_OF_A_GRANT)?)
+        Ok(round_trip + bare.sync()?)
     };
     let pairs = interleaved_pairs(usize::from(options.rounds), grant, floor)?;
     println!("directory {}", options.dir.display());
     pairs.print(
         "durable grant",
-        &format!("PING + {SYNCS_OF_A_GRANT} × (write 4096 bytes, fdatasync)"),
+        &format!("PING + write {COMMIT_BYTES} bytes, fdatasync"),
     );
     service.drain();
     Ok(())

@@ -26,10 +26,11 @@ pub enum JournalError {
     },
     /// The file is not a whole journal.
     #[error(
-        "journal {path} is damaged ({detail}): put back its newest copy (leases that it does not know are cut; \
-         memory and pools tell by their own counters that it is older: then leases of memory end, and pools \
-         wait for a newer one or --force; fences that it does not know are forgotten), or, once every device \
-         of this node is known to be clean, move the file away to start with no leases and no fences"
+        "journal {path} is damaged ({detail}): put back its newest copy, and move a file {path}.commits away (leases \
+         that the copy does not know are cut; memory and pools tell by their own counters that it is older: then \
+         leases of memory end, and pools wait for a newer one or --force; fences that it does not know are \
+         forgotten), or, once every device of this node is known to be clean, move the file away, and {path}.commits, \
+         to start with no leases and no fences"
     )]
     Damaged {
         /// The journal.

@@ -15,6 +15,7 @@ mod error;
 mod log;
 mod message;
 mod meter;
+mod open;
 pub mod past;
 mod process;
 mod queue;
@@ -49,6 +50,9 @@ use zeroize::Zeroizing;
 
 /// Name of the file in the state directory.
 pub const FILE: &str = "journal.redb";
+
+/// Name of the log of its newest commits, beside it while a process writes it or after that was killed.
+pub(crate) const COMMITS: &str = "journal.redb.commits";
 
 /// Waiting changes at which [`Journal::has_room`] becomes false: some seconds of grants.
 pub const WAITING_MAX: usize = 65_536;

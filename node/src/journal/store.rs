@@ -12,7 +12,7 @@ use std::{
 };
 
 use fabricbios_helper::{FileBytes, Pidfd};
-use nix::{errno::Errno, sys::statvfs::statvfs};
+use nix::errno::Errno;
 use redb::{Database, ReadableDatabase};
 
 use super::{
@@ -20,18 +20,15 @@ use super::{
     base::{guarded, open_checked, open_read_only, sibling, write_whole},
     changes::{Changes, Stamp},
     contents::{self, Head},
-    counter::{Counter, Counters},
+    counter::Counters,
     log::{self, Log},
     meter::Meter,
+    open::Open,
 };
 use crate::process::{clock, state_dir::open_lock};
 
 /// How long the process of an earlier daemon may take to write its last group and end.
 const GOES_WITHIN: Duration = Duration::from_secs(5);
-
-/// With less space than this on the disk, each commit goes into the journal's file: a disk without space refuses grants
-/// at once, and not when the log is full.
-const SPACE_FOR_A_LOG: u64 = 8 << 20;
 
 pub(super) struct Store {
     path: PathBuf,
@@ -46,17 +43,6 @@ pub(super) struct Store {
     boot_id: Option<String>,
     /// Held while this process may write.
     _lock: File,
-}
-
-/// Both files, while they can be written.
-struct Open {
-    database: Database,
-    log: Log,
-    counter: Option<Counter>,
-    /// The number of the newest commit.
-    last: u64,
-    /// What the log has and the journal's file lacks.
-    pending: Changes,
 }
 
 impl Store {
@@ -85,7 +71,8 @@ impl Store {
             "write down this start (it takes some free space)",
             || contents::write_start(&database, &found, log.identity()),
         )?;
-        store.open = Some(store.begun(database, log, found.commits));
+        let open = Open::new(path, database, log, &store.counters, found.commits);
+        store.open = Some(open);
         Ok((store, found))
     }
 
@@ -131,63 +118,21 @@ impl Store {
             },
             records: group,
         };
-        let committed = self.write(&mut open, changes);
+        let committed = open.commit(changes);
         if committed.is_err() {
             self.boot_id = self.boot_id.take().or(begins);
         }
-        committed?;
-        let number = open.last;
+        let number = committed?;
         self.reported = Some(number);
         self.open = Some(open);
         self.meter.counts().commits += 1;
         Ok(number)
     }
 
-    fn write(&self, open: &mut Open, changes: Changes) -> Result<(), JournalError> {
-        let payload = changes.encode().map_err(|error| {
-            JournalError::io(&self.path, "encode a group", io::Error::other(error))
-        })?;
-        open.last += 1;
-        if open.log.has_room(&payload) && self.has_space() {
-            open.log.append(open.last, &payload)?;
-            open.pending.add(changes);
-        } else {
-            open.pending.add(changes);
-            self.checkpoint(open, Some(open.log.identity()))?;
-            open.log.turn();
-        }
-        match &mut open.counter {
-            Some(counter) => counter
-                .count(open.last)
-                .map_err(|error| JournalError::io(&self.path, "count the commit in memory", error)),
-            None => Ok(()),
-        }
-    }
-
-    /// Brings all that is pending into the journal's file. `log`: see [`contents::checkpoint`].
-    fn checkpoint(&self, open: &mut Open, log: Option<u64>) -> Result<(), JournalError> {
-        let pending = std::mem::take(&mut open.pending);
-        guarded(&self.path, "commit", || {
-            contents::checkpoint(&open.database, open.last, &pending, log)
-        })
-    }
-
-    fn has_space(&self) -> bool {
-        let directory = self.path.parent().unwrap_or(Path::new("."));
-        // A file system that does not tell has space until a write fails.
-        statvfs(directory).map_or(true, |of| {
-            of.blocks_available().saturating_mul(of.fragment_size()) >= SPACE_FOR_A_LOG
-        })
-    }
-
     /// Closes both files in order: the journal's file then has everything.
     pub(super) fn close(mut self) -> Result<(), JournalError> {
-        let Some(mut open) = self.open.take() else {
-            return Ok(());
-        };
-        self.checkpoint(&mut open, None)?;
-        self.counters.end(open.log.identity());
-        log::remove(&self.path)
+        let open = self.open.take();
+        open.map_or(Ok(()), |open| open.close(&self.counters))
     }
 
     /// Opens both files after a failure, or in place of a process that has ended.
@@ -199,17 +144,8 @@ impl Store {
             let changes = Changes::default();
             contents::checkpoint(&database, commits, &changes, Some(log.identity()))
         })?;
-        Ok(self.begun(database, log, commits))
-    }
-
-    fn begun(&self, database: Database, log: Log, last: u64) -> Open {
-        Open {
-            counter: self.counters.begin(log.identity()),
-            database,
-            log,
-            last,
-            pending: Changes::default(),
-        }
+        let (path, counters) = (&self.path, &self.counters);
+        Ok(Open::new(path, database, log, counters, commits))
     }
 
     /// The journal's file with every commit, and without a log.

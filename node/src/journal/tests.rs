@@ -1,5 +1,8 @@
+mod checkpoint;
+mod counter;
 mod damage;
 mod earlier;
+mod logs;
 
 use std::{
     fs, io,
@@ -19,6 +22,8 @@ pub(super) struct Faults {
     sync: AtomicBool,
     write: AtomicBool,
     asked: Mutex<Vec<Asked>>,
+    /// A test that holds this holds the syncs of the journal's file.
+    gate: Mutex<()>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +43,7 @@ enum Asked {
 
 impl Faults {
     pub(super) fn on_sync(&self, synced: io::Result<()>) -> io::Result<()> {
+        drop(self.gate.lock().unwrap());
         self.sync_of(Which::Base, synced)
     }
 

@@ -138,7 +138,7 @@ fn check(directory: &Path, us: u32) -> anyhow::Result<()> {
     refuse(directory, &found, WRITES, "write")?;
     check_entries(directory, us, |name| {
         let is_key = name == "ca-key.pem" || name.ends_with(".identity");
-        is_key || name == journal::FILE
+        is_key || [journal::FILE, journal::COMMITS].contains(&name)
     })
 }
 
@@ -244,6 +244,7 @@ mod tests {
             "node.identity",
             "blue.identity",
             "journal.redb",
+            "journal.redb.commits",
         ];
         for name in secrets {
             fs::write(at(name), "").unwrap();

@@ -15,7 +15,7 @@ use std::{
 };
 
 use scan::{Frame, Image};
-use sector::{Chain, ROOM, SECTOR};
+use sector::{Chain, SECTOR, sectors_of};
 
 use super::{
     JournalError, Value,
@@ -100,9 +100,14 @@ impl Log {
         self.identity
     }
 
+    /// Whether a half is large enough for this payload.
+    pub(super) fn can_hold(payload: &[u8]) -> bool {
+        sectors_of(payload.len()) <= HALF
+    }
+
     /// Whether there is space for this payload in the half that is written.
     pub(super) fn has_room(&self, payload: &[u8]) -> bool {
-        payload.len().div_ceil(ROOM) <= HALF - self.used
+        sectors_of(payload.len()) <= HALF - self.used
     }
 
     /// Writes a commit, durably. After an error it may be there or not, and the log is of no use any more.

@@ -82,10 +82,11 @@ fn damage_anywhere_is_found_or_harmless() {
 fn after_a_crash_damage_never_brings_back_an_earlier_commit() {
     let scene = Scene::new();
     let (journal, reports) = scene.with_two_commits();
-    // This fills the rest of the log's half, so that the file has these commits, and the log the last one.
+    // No half of the log holds this one: the file has it and those before, and the log only the last.
     let big = "big".repeat(30_000);
-    await_durable(&reports, journal.submit(vec![put(3, &big), remove(3)]));
-    await_durable(&reports, journal.submit(vec![put(3, "three")]));
+    await_durable(&reports, journal.submit(vec![put(4, &big)]));
+    let last = vec![put(3, "three"), remove(4)];
+    await_durable(&reports, journal.submit(last));
     // A power cut leaves the files without a close.
     let cut = scene.copy();
     let whole = fs::read(cut.path()).unwrap();
