@@ -83,6 +83,7 @@ def after_the_boot(suite):
     long, both, short, late, noted = json.loads(NOTES.read_text(encoding="ascii"))
     until(lambda: time.time() * 1000 > short["expires_at_unix_ms"], SHORT_SECS + 10, "the end of the short lease")
     sh("rdma link delete rxe0")
+    suite.check("after: the newest commits are in the journal's log", (state / "journal.redb.commits").exists())
     node = BlockNode(POOL, DIRECTORY, state_dir=state, ports=(TCP, RDMA))
     suite.equal("after: both are served when it says READY", [1, 1], [nvmet_tree.listed(nqn_of(lease)) for lease in (long, both)])
     comes_late(suite, node, late)

@@ -5,7 +5,7 @@ use std::{
     net::UdpSocket,
     os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
-    process::ExitStatus,
+    process::{ExitStatus, Stdio},
 };
 
 use fabricbios_client::Node;
@@ -207,4 +207,42 @@ async fn it_has_its_own_descriptors_only_and_what_stops_a_daemon_does_not_stop_i
         !Path::new(&format!("/proc/{scribe}")).exists(),
         "it ends with the daemon"
     );
+}
+
+/// Under a service manager with a runtime directory, which outlives the daemon and not the boot.
+#[tokio::test]
+async fn a_grant_that_vanished_from_the_disk_stops_the_next_start_on_the_same_boot() {
+    let place = place();
+    fs::create_dir(place.at("run")).unwrap();
+    let command = || {
+        let mut command = place.command(&place.memory());
+        command.env("RUNTIME_DIRECTORY", place.at("run"));
+        command
+    };
+    let daemon = place.begin(command(), place.new_log());
+    let node = operator(&place, &daemon).await;
+    let lease = alloc(&node).await;
+    kill(scribe(&daemon), Signal::SIGKILL).unwrap();
+    daemon.end(Signal::SIGKILL);
+    let at = place.at("state/journal.redb.commits");
+    let whole = fs::read(&at).unwrap();
+    let mut sectors = whole.chunks(512);
+    let last = sectors.rposition(|it| it.iter().any(|byte| *byte != 0));
+    let mut damaged = whole.clone();
+    damaged[last.unwrap() * 512..][..512].fill(0);
+    fs::write(&at, damaged).unwrap();
+    let status = command()
+        .stdout(Stdio::null())
+        .stderr(place.new_log())
+        .status();
+    let log = place.log();
+    assert_eq!(status.unwrap().code(), Some(1), "{log}");
+    assert!(log.contains("was reported, and only those up to"), "{log}");
+    fs::write(&at, whole).unwrap();
+    let daemon = place.begin(command(), place.new_log());
+    let node = operator(&place, &daemon).await;
+    assert_eq!(phase(&node, lease).await, LeasePhase::Active);
+    assert!(daemon.end(Signal::SIGTERM).success());
+    assert!(!at.exists(), "a stop leaves one file");
+    assert_eq!(fs::read_dir(place.at("run")).unwrap().count(), 0);
 }
