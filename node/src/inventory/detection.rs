@@ -23,8 +23,8 @@ const FRESH: Duration = Duration::from_secs(1);
 /// one.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Free bytes below which the journal cannot grow, so no lease can be granted.
-const STATE_BYTES_MIN: u64 = 1 << 20;
+/// Free bytes below which the journal cannot be opened or grow, so no lease can be granted.
+const STATE_BYTES_MIN: u64 = 4 << 20;
 
 /// The result of one detection.
 #[derive(Clone, Debug, Default)]

@@ -76,3 +76,75 @@ impl Changes {
         Ok(Self { stamp, records })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fabricbios_wire::{LeaseId, ResourceId};
+
+    use super::*;
+
+    fn changes() -> Changes {
+        let put = |value: &[u8]| Some(Value::new(value.to_vec()));
+        Changes {
+            stamp: Stamp {
+                written_unix_ms: Some(5),
+                boot_id: Some("b".into()),
+            },
+            records: [
+                (Key::Lease(LeaseId(1)), put(b"lease")),
+                (Key::Fence(ResourceId(2)), None),
+                (Key::Host(300), put(b"")),
+            ]
+            .into(),
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_read_and_its_bytes_are_those_of_the_format() {
+        let bytes = changes().encode().unwrap();
+        assert_eq!(Changes::decode(&bytes).unwrap(), changes());
+        let hex: String = bytes.iter().map(|it| format!("{it:02x}")).collect();
+        let of_format_9 = concat!(
+            "0105",
+            "010162",
+            "0001",
+            "01056c65617365",
+            "0102",
+            "00",
+            "04ac02",
+            "0100"
+        );
+        assert_eq!(
+            (fabricbios_lease::FORMAT, hex),
+            (9, of_format_9.to_owned()),
+            "another shape needs another number: docs/compatibility.md"
+        );
+    }
+
+    #[test]
+    fn no_part_of_it_makes_a_panic_or_passes_for_the_whole() {
+        let bytes = changes().encode().unwrap();
+        for length in 0..bytes.len() {
+            if let Ok(part) = Changes::decode(&bytes[..length]) {
+                assert_ne!(part, changes(), "{length}");
+            }
+        }
+    }
+
+    #[test]
+    fn later_changes_take_the_place_of_earlier_ones() {
+        let mut all = changes();
+        all.add(Changes {
+            stamp: Stamp::default(),
+            records: [(Key::Lease(LeaseId(1)), None)].into(),
+        });
+        let mut found = Recovered::default();
+        found
+            .records
+            .insert(Key::Lease(LeaseId(1)), b"old".to_vec().into());
+        all.apply(&mut found);
+        assert_eq!(found.records, [(Key::Host(300), Vec::new().into())].into());
+        let stamp = (found.written_unix_ms, found.last_boot_id.as_deref());
+        assert_eq!(stamp, (5, Some("b")));
+    }
+}

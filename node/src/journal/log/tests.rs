@@ -259,3 +259,22 @@ fn read_any(bytes: &[u8], after: u64, reported: Option<u64>) {
         image.frames(after, reported).ok();
     }
 }
+
+/// Computed with another program.
+#[test]
+fn a_sector_is_written_as_the_number_of_the_format_says() {
+    let (frame, _) = write(LOG, 7, [9; 16], b"a commit");
+    let hex: String = frame[..68].iter().map(|it| format!("{it:02x}")).collect();
+    let of_format_9 = concat!(
+        "88776655443322110700000000000000000000000100000008000000",
+        "09090909090909090909090909090909",
+        "680f1f2121283e797c5a316d81c932cb",
+        "6120636f6d6d6974",
+    );
+    assert_eq!(
+        (fabricbios_lease::FORMAT, hex.as_str()),
+        (9, of_format_9),
+        "another shape needs another number: docs/compatibility.md"
+    );
+    assert!(frame[68..].iter().all(|byte| *byte == 0) && frame.len() == SECTOR);
+}
