@@ -1,18 +1,16 @@
 #!/usr/bin/python3
 """Shared by the suites of CPU leases: a node that leases cores, leases, processes in leases and outside of them, and
-the kernel's data about control groups and the tasks on a CPU."""
+the kernel's data about control groups."""
 import contextlib
 import os
 import pathlib
-import re
 import subprocess
 
+import switches
 from checks import give_back, programs, skip
 from fabric import Node
 
 CGROUPS = pathlib.Path("/sys/fs/cgroup")
-TRACING = pathlib.Path("/sys/kernel/tracing")
-SWITCH = re.compile(r"\[(\d+)\].* sched_switch: prev_comm=(.*) prev_pid=(\d+) prev_prio=.* ==> next_comm=(.*) next_pid=(\d+) ")
 BUSY = ("sh", "-c", "while :; do :; done")
 # Each process forks, ends and forks again, for ever.
 FORKS = ("sh", "-c", "f() { while :; do sh -c 'exec sleep 0.1' & sh -c ':'; wait; done; }; f & f & f & f")
@@ -26,8 +24,7 @@ def ready(cpus):
     for name in ("cpuset", "cpu", "memory", "pids"):
         if name not in read(CGROUPS / "cgroup.controllers").split():
             skip(f"controller {name} of cgroup v2")
-    if not (TRACING / "events/sched/sched_switch/enable").exists():
-        skip("tracefs with sched_switch")
+    switches.ready()
 
 
 class CpuNode(Node):
@@ -116,49 +113,6 @@ def members(at):
 def used_secs(at):
     """The CPU time that a control group has used."""
     return int(read(at / "cpu.stat").split()[1]) / 1e6
-
-
-class Trace:
-    """The tasks on some CPUs: the kernel's trace of all switches between tasks there."""
-
-    def __init__(self, cpus):
-        self.cpus, self.kernel, self.seen = sorted(cpus), kernel_threads(), {}
-
-    def __enter__(self):
-        mask = sum(1 << cpu for cpu in self.cpus)
-        self._set(tracing_cpumask=f"{mask:x}", buffer_size_kb="8192", trace="")
-        self._set(**{"events/sched/sched_switch/enable": "1", "tracing_on": "1"})
-        return self
-
-    def __exit__(self, *_):
-        self._set(**{"tracing_on": "0", "events/sched/sched_switch/enable": "0"})
-        self.kernel |= kernel_threads()
-        lost = [cpu for cpu in self.cpus if "overrun: 0\n" not in (TRACING / f"per_cpu/cpu{cpu}/stats").read_text()]
-        if lost:
-            raise RuntimeError(f"the trace of CPUs {lost} is not complete")
-        for cpu, *tasks in SWITCH.findall((TRACING / "trace").read_text()):
-            for name, pid in zip(tasks[::2], tasks[1::2]):
-                self.seen.setdefault(int(cpu), {})[int(pid)] = name
-
-    def _set(self, **values):
-        for name, value in values.items():
-            (TRACING / name).write_text(value)
-
-    def strangers(self, own=frozenset()):
-        """Tasks that are neither kernel threads nor in `own`, each as its CPU, number and name."""
-        return [(cpu, pid, name) for cpu, tasks in sorted(self.seen.items()) for pid, name in sorted(tasks.items())
-                if pid and pid not in own and pid not in self.kernel and not name.startswith("kworker/")]
-
-
-def kernel_threads():
-    """The numbers of the kernel's own threads."""
-    found = set()
-    for at in pathlib.Path("/proc").iterdir():
-        if at.name.isdigit():
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                parent = (at / "stat").read_text().rpartition(")")[2].split()[1]
-                found |= {int(at.name)} if "2" in (parent, at.name) else set()
-    return found
 
 
 def numbers(text):

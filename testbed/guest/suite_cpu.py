@@ -13,10 +13,11 @@ import time
 
 from block import loop_device, run, sh
 from checks import LATE_LIMIT_MS, STOPPED_LATE_MS, Suite, in_full_length, length, skip, until
-from cores import BUSY, CGROUPS, FORKS, CpuNode, Trace, alloc, beside, cpus_of, enter, group_of, health, leased, members, numbers, read, ready
+from cores import BUSY, CGROUPS, FORKS, CpuNode, alloc, beside, cpus_of, enter, group_of, health, leased, members, numbers, read, ready
 from cores import used_secs
 from fabric import PORT, REFUSED, USAGE, Node, Refused, program
 from steps import Cpu as steps
+from switches import Trace
 
 SOCKET = "/run/fabricbios/local.sock"
 ALICE, BOB = 1234, 1235

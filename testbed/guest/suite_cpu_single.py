@@ -8,8 +8,9 @@ import subprocess
 import time
 
 from checks import Suite
-from cores import BUSY, CpuNode, Trace, alloc, beside, cpus_of, enter, group_of, leased, members, numbers, read, ready
+from cores import BUSY, CpuNode, alloc, beside, cpus_of, enter, group_of, leased, members, numbers, read, ready
 from fabric import REFUSED, UNREACHABLE, program
+from switches import Trace
 
 SOCKET = "/run/fabricbios/local.sock"
 
