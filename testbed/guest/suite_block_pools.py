@@ -4,9 +4,11 @@
 """Pools that differ from the node's records: a journal restored from an older copy, a pool that is missing at a start,
 a pool taken by force from a node whose state is lost. No tenant ever reads another tenant's bytes, and nothing is lost
 that an operator has not given up."""
+import contextlib
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import tempfile
 
@@ -16,7 +18,7 @@ from block import row_of, settled, sh, size_of
 from checks import FULL, Suite, in_full_length, length
 from fabric import UNREACHABLE, Refused, program
 from nvme_host import Fio, connect, disconnect, failed, gone
-from suite_block_restart import volume_of
+from suite_block_restart import DIE_AFTER, volume_of
 
 SECRET = pattern("secret")
 ALL = ("--force",)
@@ -260,6 +262,36 @@ def no_block_size(suite):
     shutil.rmtree(place)
 
 
+def stray(suite):
+    """A volume that is not on record and cannot be removed, since somebody has it open: other leases are granted beside
+    it, and once it is closed, its fence is cleared."""
+    pool = loop_device(32)
+    with BlockNode(pool, ports=()) as node:
+        node.stop()
+        node.environment = {DIE_AFTER: "make volume"}
+        node.start()
+        with contextlib.suppress(Refused, subprocess.TimeoutExpired):
+            alloc(node.tenant("alice"), transport="udp")
+        suite.equal("a stray: its daemon died before it was on record", -signal.SIGABRT, node.process.wait(60))
+        node.kill()
+        minor = sh("dmsetup info --columns --noheadings -o minor $(dmsetup ls | grep -o '^fabricbios-[0-9a-f]*')")
+        holder = os.open(f"/dev/dm-{minor}", os.O_RDONLY)
+        node.environment = {}
+        node.start()
+        fences = node.operator.fences()
+        suite.equal("a stray that is held: fenced", 1, len(fences))
+        row = row_of(node.operator, pool)
+        suite.equal("a stray that is held: the rest is to be had", row["capacity"] - 4 * MIB, row["available"])
+        for _ in range(2):
+            suite.check("a stray that is held: a lease beside it", alloc(node.tenant("bob"), transport="udp"))
+        os.close(holder)
+        node.operator.ask("fence", "clear", fences[0]["resource_id"])
+        available = row_of(node.operator, pool)["available"]
+        suite.check("a stray that is gone: the rest is leased", alloc(node.tenant("bob"), available, transport="udp"))
+        suite.check("a stray that is gone: its place is leased", alloc(node.tenant("bob"), transport="udp"))
+    suite.equal("a stray: nothing is left", "No devices found", sh("dmsetup ls"))
+
+
 def refusals(suite):
     """The refusal when the node cannot grant: it says to try again later, and names no internals of the node."""
     port = "tcp:10.77.9.9:4420"
@@ -278,7 +310,7 @@ def main():
     """Each section has nodes of its own."""
     ready()
     with Suite("block, pools that changed") as suite:
-        for section in (older_copy, away, replaced, taken, no_block_size, refusals):
+        for section in (older_copy, away, replaced, taken, stray, no_block_size, refusals):
             suite.section(section, suite)
 
 

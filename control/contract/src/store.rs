@@ -63,6 +63,12 @@ pub trait Store: Send + Sync + 'static {
     /// The store cannot be read.
     fn leases(&self) -> Result<Vec<LeaseId>, StepError>;
 
+    /// The part that a lease has in the store, if it has positions that no other lease can get meanwhile; for strays,
+    /// whose part is not on record. Never blocks. Most stores know of none.
+    fn place_of(&self, _lease: LeaseId) -> Option<Placement> {
+        None
+    }
+
     /// Repairs a store whose condition is [`Condition::Failed`], as far as its leases allow. The receiver of
     /// [`Store::tell_condition`] gets the outcome before this returns. Most stores cannot fail so, and do nothing.
     ///

@@ -239,6 +239,9 @@ impl LeaseTable {
             return;
         };
         (resource.fence, resource.whole_in_doubt) = (None, false);
+        for place in core::mem::take(&mut resource.set_aside) {
+            resource.free.give_back(&place);
+        }
         for lease_id in core::mem::take(&mut resource.fenced_leases) {
             let stepped = self
                 .leases

@@ -1,7 +1,8 @@
 //! The invariants of the table, by name.
 //!
-//! - **overlap**: no two leases hold the same position, and no more leases share the cores than allowed.
-//! - **capacity**: the held and the free part of a resource add up to the whole.
+//! - **overlap**: no two leases hold the same position, nor one that is set aside for a stray, and no more leases share
+//!   the cores than allowed.
+//! - **capacity**: the parts of a resource that are held, set aside for strays and free add up to the whole.
 //! - **generations**: no order names an older binding than an order before it.
 //! - **proof**: no end is reported to a client and no part is released while a binding may be open.
 //! - **states**: a lease has a cause of its end exactly when it is not in use any more, and gets only orders whose
@@ -97,7 +98,10 @@ impl LeaseTable {
             false => held.checked_sub(taken),
         };
         *held = sum.unwrap_or(*held);
-        let all = |it: &Resource| it.free.free().checked_add(*held) == Some(it.empty.free());
+        let all = |it: &Resource| {
+            let sum = it.free_of_leases().and_then(|free| free.checked_add(*held));
+            sum == Some(it.empty.free())
+        };
         let adds_up = sum.is_some() && resource.is_none_or(all);
         if !adds_up {
             let detail = "free and held are not all of it";
@@ -302,15 +306,17 @@ impl LeaseTable {
         };
         for resource in self.resources.values() {
             let id = resource.id;
-            let held: Vec<_> = self.holders(id).map(|(_, placement)| placement).collect();
+            let mut held: Vec<_> = self.holders(id).map(|(_, placement)| placement).collect();
             let sum: u64 = held.iter().map(|it| resource.free.taken_by(it)).sum();
-            let free = resource.free.free();
+            let free = resource.free_of_leases();
             let counted = self.held.get(&id).copied().unwrap_or(0);
-            let adds_up = sum == counted && sum.checked_add(free) == Some(resource.empty.free());
+            let all = free.and_then(|free| free.checked_add(sum));
+            let adds_up = sum == counted && all == Some(resource.empty.free());
             holds(Invariant::Capacity, adds_up, &|| {
                 let whole = resource.empty.free();
-                format!("{id}: {sum} held, {counted} counted, {free} free of {whole}")
+                format!("{id}: {sum} held, {counted} counted, {free:?} free or aside of {whole}")
             });
+            held.extend(&resource.set_aside);
             let disjoint = resource.empty.has_room_for(&held);
             holds(Invariant::Overlap, disjoint, &|| format!("{id}: {held:?}"));
         }

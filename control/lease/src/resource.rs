@@ -13,8 +13,8 @@ use fabricbios_wire::{
 };
 
 use crate::{
-    BootTime, ClassOffer, Condition, Durability, FenceRecord, FenceScope, Offer, Quantity,
-    StepError, Ticket, When, leaving::Pace, room::Room,
+    BootTime, ClassOffer, Condition, Durability, FenceRecord, FenceScope, Offer, Placement,
+    Quantity, StepError, Ticket, When, leaving::Pace, room::Room,
 };
 
 /// A resource in the table.
@@ -49,6 +49,9 @@ pub(crate) struct Resource {
     pub(crate) whole_in_doubt: bool,
     /// Fenced leases that were not proved clean since.
     pub(crate) fenced_leases: BTreeSet<LeaseId>,
+    /// The parts of strays behind the fence, see [`crate::LeaseTable::restore_stray`]. They are neither free nor a
+    /// lease's.
+    pub(crate) set_aside: Vec<Placement>,
     /// Leases that are over and not clean, see [`crate::leaving`].
     pub(crate) leaving: BTreeSet<LeaseId>,
     /// The remediation under way.
@@ -90,6 +93,7 @@ impl Resource {
             fence: None,
             whole_in_doubt: false,
             fenced_leases: BTreeSet::new(),
+            set_aside: Vec::new(),
             leaving: BTreeSet::new(),
             resetting: None,
             pace: None,
@@ -179,6 +183,12 @@ impl Resource {
                 FenceScope::Part => fence.by_release,
                 FenceScope::Whole => false,
             })
+    }
+
+    /// How much is free or set aside for strays, as [`Room::taken_by`] counts it; `None`: more than there can be.
+    pub(crate) fn free_of_leases(&self) -> Option<u64> {
+        let mut aside = self.set_aside.iter().map(|it| self.free.taken_by(it));
+        aside.try_fold(self.free.free(), u64::checked_add)
     }
 
     /// Makes this fence the current one, and returns whether it did. The first fence stands, except that a failed cut

@@ -7,7 +7,7 @@
 //!
 //! At start, in this order: [`LeaseTable::offer`] for every resource, [`LeaseTable::restore_lease`] for every lease
 //! on record, [`LeaseTable::restore_fence`] for every fence. Then every part that [`LeaseTable::holders`] does not
-//! name is removed and scrubbed; only after that the node advertises. The driver calls [`LeaseTable::on_start`] when
+//! name is removed and scrubbed, or [`LeaseTable::restore_stray`] fences it; only after that the node advertises. The driver calls [`LeaseTable::on_start`] when
 //! orders can be carried out.
 
 use alloc::{boxed::Box, vec::Vec};
@@ -101,6 +101,19 @@ impl LeaseTable {
         if reverify && resource.resetting.is_none() {
             self.start_reset(now, id, None);
         }
+    }
+
+    /// Takes up the fence of a stray, as [`LeaseTable::restore_fence`] does with `reverify`. No lease gets the part in
+    /// which its store has the stray, until the fence is cleared: the store would refuse each. If a lease has the part,
+    /// or some of it, the lease keeps it.
+    pub fn restore_stray(&mut self, now: Now, fence: FenceRecord, part: Option<Placement>) {
+        let resource = self.resources.get_mut(&fence.resource_id);
+        if let (Some(resource), Some(part)) = (resource, part)
+            && resource.free.take_this(&part)
+        {
+            resource.set_aside.push(part);
+        }
+        self.restore_fence(now, fence, true);
     }
 
     /// The parts of a resource that leases hold: live, ending and fenced leases. Only the remediation touches the

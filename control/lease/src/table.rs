@@ -16,8 +16,8 @@ use fabricbios_wire::{
 };
 
 use crate::{
-    After, Availability, BootTime, Change, Durability, Effect, Note, Offer, Order, Policy, State,
-    Ticket,
+    After, Availability, BootTime, Change, Durability, Effect, Note, Offer, Order, Placement,
+    Policy, State, Ticket,
     change_log::ChangeLog,
     figures::Figures,
     invariants::Broken,
@@ -148,7 +148,8 @@ impl LeaseTable {
                 true => {
                     let leases = resource.fenced_leases.iter();
                     let live = leases.filter_map(|id| self.leases.get(id));
-                    live.map(|lease| lease.placement.amount()).sum()
+                    let live = live.map(|lease| &lease.placement);
+                    live.chain(&resource.set_aside).map(Placement::amount).sum()
                 }
                 false => 0,
             },

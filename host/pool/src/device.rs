@@ -246,6 +246,10 @@ impl Storage for DevicePool {
         Ok(all.into_iter().collect())
     }
 
+    fn place_of(&self, lease: LeaseId) -> Option<Extent> {
+        self.held().extent_of(lease)
+    }
+
     fn destroy(
         &self,
         lease: LeaseId,

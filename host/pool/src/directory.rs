@@ -191,6 +191,10 @@ impl Storage for DirectoryPool {
         self.marker.count(number, &self.supervisor)
     }
 
+    fn place_of(&self, _: LeaseId) -> Option<Extent> {
+        None
+    }
+
     fn leases(&self) -> Result<Vec<LeaseId>, Error> {
         Ok(self.known().iter().copied().collect())
     }

@@ -97,6 +97,7 @@ trait Storage: fmt::Debug + Send + Sync {
     fn reopen(&self, lease: LeaseId, extent: Extent) -> Result<Volume, Error>;
     fn lacks_room(&self, bytes: u64) -> Option<String>;
     fn leases(&self) -> Result<Vec<LeaseId>, Error>;
+    fn place_of(&self, lease: LeaseId) -> Option<Extent>;
     fn destroy(
         &self,
         lease: LeaseId,
@@ -196,6 +197,13 @@ impl Pool {
     pub fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
         let leases = self.storage.leases();
         leases.map_err(|error| error.of("list volumes"))
+    }
+
+    /// Where the volume of a lease lies, or data of it that is not wiped yet: no other lease gets a volume there. `None`
+    /// for a directory, whose volumes have no place. Never blocks.
+    #[must_use]
+    pub fn place_of(&self, lease: LeaseId) -> Option<Extent> {
+        self.storage.place_of(lease)
     }
 
     /// Removes the volume of a lease and makes its data unreadable for the next lease. Idempotent, also after an

@@ -169,8 +169,7 @@ impl Offered {
                 reason: stray.why,
                 by_release: stray.is_cut,
             };
-            // The remediation starts at once.
-            table.restore_fence(now, fence, true);
+            table.restore_stray(now, fence, stray.place);
         }
         for resource in &resources {
             let offer = &resource.offer;

@@ -21,6 +21,8 @@ pub struct Stray {
     pub resource_id: ResourceId,
     /// The lease in the name of the objects.
     pub lease_id: LeaseId,
+    /// The part that the store has for it, see [`super::Store::place_of`].
+    pub place: Option<Placement>,
     /// The reason.
     pub why: StepError,
     /// Access is proved ended.
@@ -39,6 +41,7 @@ impl Stray {
         resources.iter().map(move |id| Self {
             resource_id: *id,
             lease_id,
+            place: None,
             why: why.clone(),
             is_cut,
         })
@@ -107,6 +110,10 @@ impl Provider {
                     true,
                 ));
             }
+        }
+        for stray in &mut strays {
+            let store = self.stores.get(&stray.resource_id);
+            stray.place = store.and_then(|store| store.place_of(stray.lease_id));
         }
         Ok(strays)
     }

@@ -476,7 +476,7 @@ fn strays_go_and_those_on_record_stay() {
 }
 
 #[test]
-fn a_stray_that_stays_is_named() {
+fn a_stray_that_stays_is_named_with_its_place() {
     for (step, is_cut) in [("release", true), ("rdma revoke", false)] {
         let world = World::new();
         world.put("part", LeaseId(9));
@@ -487,6 +487,7 @@ fn a_stray_that_stays_is_named() {
         };
         let found = (stray.lease_id, stray.resource_id, stray.is_cut);
         assert_eq!(found, (LeaseId(9), POOL, is_cut));
+        assert_eq!(stray.place, Some(EXTENT.into()));
     }
 }
 

@@ -118,6 +118,10 @@ impl Store for FakeStore {
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
         Ok(self.0.ids("part"))
     }
+    fn place_of(&self, lease: LeaseId) -> Option<Placement> {
+        let place = Placement::from(EXTENT);
+        self.0.has("part", lease).then_some(place)
+    }
     fn tell_condition(&self, _: TellCondition) {}
 }
 

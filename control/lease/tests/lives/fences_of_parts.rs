@@ -247,20 +247,26 @@ fn where_parts_are_separate_a_failed_cut_and_a_stuck_release_fence_two_parts() {
     assert_eq!(told(&mut world), [uncut.lease_id]);
 }
 
+/// The fence of a lease that is not on record.
+fn stray(lease: u128, is_cut: bool) -> FenceRecord {
+    FenceRecord {
+        resource_id: ARENA,
+        resource_type: ResourceType::Block,
+        lease_id: LeaseId(lease),
+        since_unix_ms: 1,
+        reason: failed("unlink"),
+        by_release: is_cut,
+    }
+}
+
 /// It is unknown which part such objects reach. If they were cut, they reach none.
 #[test]
 fn where_parts_are_separate_objects_of_no_lease_on_record_fence_it_all_unless_they_were_cut() {
     for (is_cut, expected) in [(true, (false, true, 16)), (false, (true, false, 0))] {
         let mut world = separate();
-        let stray = FenceRecord {
-            resource_id: ARENA,
-            resource_type: ResourceType::Block,
-            lease_id: LeaseId(99),
-            since_unix_ms: 1,
-            reason: failed("unlink"),
-            by_release: is_cut,
-        };
-        world.table.restore_fence(world.now, stray, true);
+        world
+            .table
+            .restore_stray(world.now, stray(99, is_cut), None);
         assert_eq!(state(&world), expected);
         world.drain();
         world.report(Report::Reset(ARENA, Ok(())));
@@ -270,20 +276,72 @@ fn where_parts_are_separate_objects_of_no_lease_on_record_fence_it_all_unless_th
     }
 }
 
+/// A store refuses every lease that would lie where it still has a stray.
+#[test]
+fn no_lease_gets_the_place_of_a_stray_until_its_fence_is_cleared() {
+    let mut world = separate();
+    let place = Extent {
+        offset: 0,
+        length: 4 * PAGE,
+    };
+    let part = Some(Placement::Stretch(place));
+    world
+        .table
+        .restore_stray(world.now, stray(99, true), part.clone());
+    assert_eq!(world.table.check(), []);
+    assert_eq!(
+        (state(&world), fenced_pages(&world)),
+        ((false, true, 12), 4)
+    );
+    world.drain();
+    assert!(matches!(world.order(), Order::Reset(ARENA, _)));
+    world.report(Report::Reset(ARENA, Err(failed("still held"))));
+    let other = world.granted_blocks(NvmeTcp, 100, 0);
+    let where_it_is = |world: &World, of: BindingId| {
+        let mut holders = world.table.holders(ARENA);
+        let (_, placement) = holders.find(|(it, _)| *it == of).expect("a part");
+        placement.extent().offset
+    };
+    assert_eq!(where_it_is(&world, other), place.end());
+    assert_eq!(world.table.check(), []);
+    let cleared = world.operator(Request::FenceClear(ARENA));
+    world.order();
+    world.report(Report::Reset(ARENA, Ok(())));
+    assert_eq!(world.answer(cleared), Some(&Ok(Reply::FenceCleared)));
+    let next = world.granted_blocks(NvmeTcp, 100, 0);
+    assert_eq!(where_it_is(&world, next), 0);
+    assert_eq!(
+        (state(&world), world.table.check()),
+        ((false, false, 11), vec![])
+    );
+}
+
+/// The journal is right about a part that a lease on record has.
+#[test]
+fn a_lease_keeps_its_part_beside_a_stray_that_is_in_it() {
+    let mut world = separate();
+    let holder = world.granted_blocks(NvmeTcp, 100, 0);
+    let part = world.table.holders(ARENA).find(|it| it.0 == holder);
+    let part = part.map(|(_, placement)| placement.clone());
+    world.table.restore_stray(world.now, stray(99, true), part);
+    assert_eq!(fenced_pages(&world), 0);
+    world.drain();
+    world.order();
+    world.report(Report::Reset(ARENA, Ok(())));
+    assert_eq!(
+        (state(&world), world.table.check()),
+        ((false, false, 15), vec![])
+    );
+}
+
 /// One remediation looks for the objects of both leases.
 #[test]
 fn objects_of_two_leases_that_are_not_on_record_have_one_remediation_and_one_time_limit() {
     let mut world = separate();
-    for stray in [98, 99] {
-        let stray = FenceRecord {
-            resource_id: ARENA,
-            resource_type: ResourceType::Block,
-            lease_id: LeaseId(stray),
-            since_unix_ms: 1,
-            reason: failed("unlink"),
-            by_release: false,
-        };
-        world.table.restore_fence(world.now, stray, true);
+    for lease in [98, 99] {
+        world
+            .table
+            .restore_stray(world.now, stray(lease, false), None);
         world.now.boot = world.now.boot + Duration::from_millis(1);
     }
     assert_eq!(world.table.check(), []);

@@ -132,7 +132,7 @@ impl Machine {
         self.happens(|it| it.disk)
     }
 
-    /// Whether the store can make a new part, beside all that it has given out: the table does not know of strays.
+    /// Whether the store can make a new part, beside all that it has given out: the table knows of strays only in pools.
     pub(super) fn has_room(&self, order: &BindOrder) -> bool {
         let id = order.binding_id.resource_id;
         let held: Vec<&Placement> = self.held(id).map(|(_, part)| part).collect();

@@ -27,6 +27,8 @@ pub(super) enum Invariant {
     NoFenceWithoutCause,
     /// No lease gets the stretch of a lease that could not be cut or cleaned.
     FencedIsNotGranted,
+    /// No lease gets a part in which a pool has a stray, which the pool would refuse.
+    StraysAreNotGranted,
     /// A client learns of a grant or of an end, and a store counts a grant, only when it is on record.
     NoAnswerBeforeDurable,
     /// A part is released only when the journal has no living lease of it, of leases that a client was told of.
@@ -77,6 +79,8 @@ pub(super) enum Mistake {
     ScrubsAtAdoption,
     /// Store: a lease gets another part than the table chose.
     TakesAnyPart,
+    /// Store and restart: strays stay, and where they are is not told.
+    HidesStrays,
     /// Pool's header: blocks count as written before they are zeroed.
     CountsBeforeZeroing,
     /// Pool's header: both copies are written at once.
@@ -138,6 +142,7 @@ pub(super) const OF_STORES: Mistakes = &[
     (Mistake::ScrubsNothing, Invariant::NoForeignBytes),
     (Mistake::ScrubsAtAdoption, Invariant::BytesStay),
     (Mistake::TakesAnyPart, Invariant::NoTwoHolders),
+    (Mistake::HidesStrays, Invariant::StraysAreNotGranted),
     (Mistake::CountsBeforeZeroing, Invariant::NoForeignBytes),
     (Mistake::WritesOverBothCopies, Invariant::PoolIsRecognised),
 ];

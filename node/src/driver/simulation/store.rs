@@ -158,13 +158,12 @@ impl SimStore {
         custody.claim(lease, placement.extent())
     }
 
-    /// Why a part cannot be claimed. What keeps a stray in its place also keeps the lease from its end that the table
-    /// has there.
+    /// Why a part cannot be claimed.
     fn not_free(&self, lease: LeaseId, why: NotFree) -> StepError {
         let mut machine = self.world.lock();
         if matches!(why, NotFree::HeldBy(other, _) if machine.strays.contains(&other)) {
-            let now = machine.now;
-            machine.troubles(&BTreeSet::from([lease]), now);
+            let why = format_args!("lease {lease}: {why}");
+            machine.breaks(Invariant::StraysAreNotGranted, why);
         }
         StepError::new("claim", why)
     }
@@ -283,6 +282,11 @@ impl Store for SimStore {
         }
         let mut machine = self.world.lock();
         machine.check_may_clean(lease);
+        if machine.has(Mistake::HidesStrays) && machine.strays.contains(&lease) {
+            let now = machine.now;
+            machine.troubles(&BTreeSet::from([lease]), now);
+            return Err(StepError::new("release a part", "somebody holds it"));
+        }
         let placement = { machine.parts.get(&self.key(binding_id)) }
             .or(placement)
             .cloned();
@@ -312,6 +316,13 @@ impl Store for SimStore {
             all.extend(parts.map(|(_, lease)| *lease));
         }
         Ok(all)
+    }
+
+    /// As [`fabricbios_pool`] does: of a pool alone.
+    fn place_of(&self, lease: LeaseId) -> Option<Placement> {
+        let hides = self.record.is_none() || self.world.lock().has(Mistake::HidesStrays);
+        let place = self.custody().extent_of(lease).filter(|_| !hides);
+        place.map(Placement::Stretch)
     }
 
     fn tell_condition(&self, _: TellCondition) {}

@@ -135,6 +135,10 @@ impl Store for PoolStore {
         self.pool.leases()
     }
 
+    fn place_of(&self, lease: LeaseId) -> Option<Placement> {
+        self.pool.place_of(lease).map(Placement::Stretch)
+    }
+
     fn tell_condition(&self, tell: TellCondition) {
         self.pool.tell_condition(tell);
     }
