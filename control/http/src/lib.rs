@@ -8,6 +8,7 @@
 mod content;
 mod latest;
 pub mod metrics;
+mod opening;
 pub mod page;
 mod places;
 pub mod process;
@@ -21,5 +22,6 @@ pub use hyper::{
     header,
 };
 pub use latest::Latest;
+pub use opening::{OpenedPort, Opening, Trouble};
 pub use response::{Answer, answer, json, text};
 pub use server::{Http, Site};

@@ -26,7 +26,7 @@ use anyhow::Context;
 use fabricbios_control::{Limits, Membership, NoSessions, Server};
 use fabricbios_discovery::Announcing;
 use fabricbios_fabric::{Fabric, PortTls};
-use fabricbios_http::Http;
+use fabricbios_http::OpenedPort;
 use fabricbios_wire::{FlatEntry, NodeId, ResourceId, ResourceType};
 
 pub use embedded::EmbeddedEtcd;
@@ -41,7 +41,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct Scheduler {
     server: Server,
     announcing: Option<Announcing>,
-    http: Option<Http>,
+    http: Option<OpenedPort>,
     store: Option<store::Running>,
     embedded: Option<EmbeddedEtcd>,
     id: NodeId,
@@ -114,7 +114,8 @@ impl Scheduler {
             [] => None,
             links => {
                 let (fabric, listen) = (membership.now(), server.local_addr());
-                let http = { http.as_ref() }.map(Http::local_addr);
+                // One that opens later is announced from the next start on.
+                let http = http.as_ref().and_then(OpenedPort::local_addr);
                 // Another program may listen with this number at the addresses that are announced.
                 let http = http.filter(|it| it.ip().is_unspecified() || it.ip() == listen.ip());
                 let http_port = http.map_or(0, |it| it.port());
@@ -145,10 +146,10 @@ impl Scheduler {
         self.server.local_addr()
     }
 
-    /// Where it serves HTTP, with the real port if 0 was configured; `None`: nowhere.
+    /// Where it serves HTTP, with the real port if 0 was configured; `None`: nowhere, or not yet.
     #[must_use]
     pub fn http_addr(&self) -> Option<SocketAddr> {
-        self.http.as_ref().map(Http::local_addr)
+        self.http.as_ref().and_then(OpenedPort::local_addr)
     }
 
     /// Closes all connections: clients ask another scheduler, or a node itself.

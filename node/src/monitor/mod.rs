@@ -10,7 +10,7 @@ use std::{
     io,
     net::SocketAddr,
     path::PathBuf,
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -25,9 +25,10 @@ use fabricbios_http::{
 };
 use tokio::sync::oneshot;
 
+pub use fabricbios_http::Trouble;
 pub use machine::DataPaths;
+pub use port::Port;
 pub(crate) use port::Reread;
-pub use port::{Port, Trouble};
 
 use crate::{
     driver::{Input, mailbox::Sender, tally::DriverFigures},
@@ -37,7 +38,6 @@ use crate::{
         machine::MachineFigures,
         metrics::METRICS,
         page::Page,
-        port::Opening,
     },
 };
 
@@ -72,22 +72,13 @@ pub fn start(
     watched: Watched,
     trouble: Trouble,
 ) -> io::Result<Port> {
-    let state_dir = watched.state_dir.clone();
     let page = Page::new(watched.membership.now().node_id(), identity.is_some())?;
     let monitor = Arc::new(Monitor {
         watched,
         figures: Latest::default(),
         page: Arc::new(page),
     });
-    Ok(Port::open(Opening {
-        listen,
-        identity,
-        state_dir,
-        monitor,
-        trouble,
-        http: OnceLock::new(),
-        tls: Mutex::default(),
-    }))
+    Ok(Port::open(listen, identity, monitor, trouble))
 }
 
 #[derive(Debug)]

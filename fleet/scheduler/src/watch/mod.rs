@@ -7,7 +7,7 @@ mod page;
 use std::{
     collections::BTreeMap,
     io,
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     path::Path,
     sync::{Arc, OnceLock},
     time::{Duration, UNIX_EPOCH},
@@ -16,7 +16,7 @@ use std::{
 use fabricbios_control::{Membership, Origin};
 use fabricbios_fabric::PortTls;
 use fabricbios_http::{
-    Answer, Http, Incoming, Latest, Request, Site, StatusCode, json,
+    Answer, Incoming, Latest, OpenedPort, Opening, Request, Site, StatusCode, Trouble, json,
     metrics::{Format, encode},
     process::{self, Process},
     text,
@@ -46,16 +46,22 @@ pub(crate) struct Watched {
     pub(crate) origin: Arc<OnceLock<Origin>>,
 }
 
-/// `tls`: with it over HTTPS only. `run_dir`: where the address to log in at is written; `None`: nowhere.
+/// Serves the pages as soon as the address is free. `tls`: with it over HTTPS only. `run_dir`: where the address to log in at
+/// is written; `None`: nowhere. Must be called within a tokio runtime.
 ///
 /// # Errors
-/// The address cannot be listened on, or the directory is not there.
+/// The directory is not there, or the system has no randomness.
 pub(crate) fn start(
     listen: SocketAddr,
     tls: Option<PortTls>,
     watched: Watched,
     run_dir: Option<&Path>,
-) -> io::Result<Http> {
+) -> io::Result<OpenedPort> {
+    if let Some(missing) = run_dir.filter(|it| !it.is_dir()) {
+        let missing = missing.display();
+        let why = format!("page.url cannot be written: --run-dir {missing} is no directory");
+        return Err(io::Error::new(io::ErrorKind::NotFound, why));
+    }
     let id = watched.membership.now().node_id().to_string();
     let page = Arc::new(Shell::new(&WORDS, &id, tls.is_some())?);
     let monitor = Monitor {
@@ -63,21 +69,27 @@ pub(crate) fn start(
         moment: Latest::default(),
         page: Arc::clone(&page),
     };
-    let http = Http::serve(
-        TcpListener::bind(listen)?,
-        tls.map(|it| it.config),
-        Arc::new(monitor),
-    )?;
-    if let Some(run_dir) = run_dir
-        && let Err(error) = page.write_address(run_dir, http.local_addr())
-    {
-        if !run_dir.is_dir() {
-            return Err(error);
-        }
-        // On a full disk: clients are answered all the same.
-        tracing::error!(%error, "--run-dir: nobody can log in at the page until the scheduler is started again");
-    }
-    Ok(http)
+    let (config, run_dir) = (tls.map(|it| it.config), run_dir.map(Path::to_owned));
+    Ok(OpenedPort::open(Opening {
+        flag: "--http-listen",
+        listen,
+        goes_on: "nodes and clients are served",
+        site: Arc::new(monitor),
+        tls: Box::new(move || Ok(config.clone())),
+        opened: Box::new(move |listen| {
+            let Some(run_dir) = &run_dir else {
+                return Ok(());
+            };
+            let written = page.write_address(run_dir, listen);
+            written.map_err(|error| {
+                format!(
+                    "page.url cannot be written in --run-dir {}, so nobody can log in at the page: {error}",
+                    run_dir.display()
+                )
+            })
+        }),
+        trouble: Trouble::default(),
+    }))
 }
 
 /// Which scheduler it is.

@@ -244,9 +244,10 @@ async fn a_scheduler_whose_task_does_not_answer_is_not_well() {
         origin: Arc::default(),
     };
     let http = start(SocketAddr::from(([127, 0, 0, 1], 0)), None, watched, None).unwrap();
+    let at = http.local_addr().expect("open");
     // All wait for one answer, and none for the other's time.
     let ask = async |path: &str| {
-        let mut stream = TcpStream::connect(http.local_addr()).await.unwrap();
+        let mut stream = TcpStream::connect(at).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut told = String::new();
