@@ -42,7 +42,14 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         println!("\n{class}; each cut ends a busy process");
         let cores = Cores::of(&tenant, class)?;
         let sides = ["lease", "shell script"];
-        compare(options.rounds, sides, || cores.leased(), || cores.by_hand())?;
+        let name = format!("cpu/{class}");
+        compare(
+            &name,
+            options.rounds,
+            sides,
+            || cores.leased(),
+            || cores.by_hand(),
+        )?;
     }
     Ok(())
 }

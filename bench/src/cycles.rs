@@ -10,6 +10,7 @@ use anyhow::{Context, ensure};
 use fabricbios_client::Node;
 use fabricbios_wire::{LeaseAllocRequest, LeaseInfo, LeaseTerms, Request};
 
+use crate::figure::Figure;
 use crate::pairs::{Pairs, interleaved_pairs};
 
 const LEASE_SECS: u32 = 600;
@@ -19,8 +20,9 @@ pub(crate) const RELEASE_MAX: Duration = Duration::from_secs(5);
 /// Times of a grant and of the cut that follows it.
 pub(crate) type Cycle = (Duration, Duration);
 
-/// Prints the grants and the cuts of both, and their ratios.
+/// Prints the grants and the cuts of both, and their ratios. `name` begins the names of the figures.
 pub(crate) fn compare(
+    name: &str,
     rounds: u16,
     [first, second]: [&str; 2],
     mut one: impl FnMut() -> anyhow::Result<Cycle>,
@@ -45,6 +47,12 @@ pub(crate) fn compare(
     )?;
     for (what, pairs) in [("grant", grants), ("cut", cuts)] {
         pairs.print(&format!("{what}, {first}"), &format!("{what}, {second}"));
+        Figure::record_times(
+            &format!("{name}-{what}"),
+            &format!("{what}, {first}"),
+            &pairs,
+            second,
+        )?;
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::{
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, bail};
@@ -33,13 +33,33 @@ impl Running {
 
     /// Processor time of the program and of the processes that it started, so far.
     pub(crate) fn cpu_time(&self) -> anyhow::Result<Duration> {
-        let ticks_a_second = sysconf(SysconfVar::CLK_TCK)?.context("no clock ticks")?;
-        // A process that has just ended counts nothing.
-        let all = self.processes()?.into_iter();
-        let ticks: u64 = all.filter_map(|pid| ticks(pid).ok()).sum();
-        Ok(Duration::from_secs_f64(
-            ticks as f64 / ticks_a_second as f64,
-        ))
+        Ok(self.cpu_times()?.all)
+    }
+
+    /// The same, with its parts.
+    pub(crate) fn cpu_times(&self) -> anyhow::Result<CpuTime> {
+        // A process or thread that has just ended counts nothing.
+        let (mut all, mut runtime) = (0, 0);
+        for pid in self.processes()? {
+            all += ticks(&format!("{pid}/stat")).map_or(0, |(_, ticks)| ticks);
+            for task in fs::read_dir(format!("/proc/{pid}/task"))
+                .into_iter()
+                .flatten()
+            {
+                let task = task?.file_name();
+                let of = ticks(&format!("{pid}/task/{}/stat", task.to_string_lossy()));
+                runtime += of.map_or(0, |(name, ticks)| match name.starts_with(RUNTIME) {
+                    true => ticks,
+                    false => 0,
+                });
+            }
+        }
+        let a_second = sysconf(SysconfVar::CLK_TCK)?.context("no clock ticks")? as f64;
+        let seconds = |ticks: u64| Duration::from_secs_f64(ticks as f64 / a_second);
+        Ok(CpuTime {
+            all: seconds(all),
+            outside: seconds(all.saturating_sub(runtime)),
+        })
     }
 
     /// The program and the processes that it started.
@@ -48,14 +68,34 @@ impl Running {
     }
 }
 
-/// Clock ticks in user and kernel mode of a process; proc_pid_stat(5), fields 14 and 15.
-fn ticks(pid: u32) -> anyhow::Result<u64> {
-    let proc = Tree::new("/proc");
-    let stat = proc.read(format!("{pid}/stat"))?;
-    let (_name, after) = stat.rsplit_once(')').context("a stat without a name")?;
+/// How the names of the threads of the daemon's runtime for connections begin (tokio's own name).
+const RUNTIME: &str = "tokio-r";
+
+/// Processor time of a program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CpuTime {
+    pub(crate) all: Duration,
+    /// Of it, what threads outside the runtime for connections took.
+    pub(crate) outside: Duration,
+}
+
+impl CpuTime {
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            all: self.all.saturating_sub(before.all),
+            outside: self.outside.saturating_sub(before.outside),
+        }
+    }
+}
+
+/// The name of a process or thread, and its clock ticks in user and kernel mode; proc_pid_stat(5), fields 14 and 15.
+fn ticks(stat: &str) -> anyhow::Result<(String, u64)> {
+    let stat = Tree::new("/proc").read(stat)?;
+    let (before, after) = stat.rsplit_once(')').context("a stat without a name")?;
+    let (_, name) = before.split_once('(').context("a stat without a name")?;
     let fields: Vec<&str> = after.split_whitespace().collect();
     let own = |index: usize| -> anyhow::Result<u64> { Ok(fields[index].parse()?) };
-    Ok(own(11)? + own(12)?)
+    Ok((name.to_owned(), own(11)? + own(12)?))
 }
 
 /// This process and its descendants.
@@ -88,6 +128,8 @@ impl Drop for Running {
 pub(crate) struct Daemon {
     pub(crate) running: Running,
     pub(crate) operator: Node,
+    /// From the start of the program to its line that it is ready.
+    pub(crate) ready_after: Duration,
     address: String,
     state_dir: PathBuf,
 }
@@ -126,10 +168,12 @@ impl Daemon {
         }
         command.args(arguments.split_whitespace());
         command.stdout(Stdio::piped()).stderr(log);
+        let began = Instant::now();
         let mut running = Running::start(&mut command)?;
         let stdout = running.0.stdout.take().context("a daemon without output")?;
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line)?;
+        let ready_after = began.elapsed();
         let told = line.split_once("listen=").map(|(_, rest)| rest.trim());
         let Some(told) = told else {
             let log = fs::read_to_string(place.join("log"))?;
@@ -142,6 +186,7 @@ impl Daemon {
             operator: Node::connect(address, &identity)?,
             address: address.to_owned(),
             running,
+            ready_after,
             state_dir,
         })
     }

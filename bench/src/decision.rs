@@ -16,7 +16,7 @@ use fabricbios_wire::{
     health,
 };
 
-use crate::{pairs::interleaved_pairs, report::Spread};
+use crate::{figure::Figure, pairs::interleaved_pairs, report::Spread};
 
 /// Resources of a node.
 const RESOURCES: u64 = 8;
@@ -78,6 +78,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             || round(&large, &mut of_large),
             || round(&few, &mut of_few),
         )?;
+        let name = format!("decision/{}", what.replace("a ", "").replace(' ', "-"));
+        let said = format!("a scheduler's choice over {} nodes: {what}", options.nodes);
+        let peer = format!("over {} nodes", options.few);
+        Figure::record_times(&name, &said, &pairs, &peer)?;
         println!("{what}");
         tell(options.nodes, &of_large);
         tell(options.few, &of_few);

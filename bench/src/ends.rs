@@ -23,8 +23,9 @@ use fabricbios_wire::{
 use crate::{
     churn::at_once,
     daemon::Daemon,
+    figure::{Better, Of, record},
     place::{place_in, runtime},
-    report::Spread,
+    report::{Spread, percentile, sorted},
 };
 
 const LEASE_BYTES: u64 = 4096;
@@ -93,6 +94,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     print!("quiet, beside the loud:\n{beside}");
     let fenced = all_ended(&daemon.operator)?;
     let (worst, bound) = (beside.worst(), options.late_ms);
+    beside.record(options.leases)?;
     if worst > bound as f64 || fenced > 0 {
         bail!("a lease of the quiet tenant ended {worst} ms late, {fenced} leases are fenced");
     }
@@ -107,7 +109,8 @@ struct Watched {
     served: Vec<f64>,
     /// How late each lease ended according to the node, milliseconds after the deadline.
     told: Vec<f64>,
-    /// The times of a grant and its free, requested meanwhile.
+    /// The times of a grant, and of a grant and its free, requested meanwhile.
+    grants: Vec<Duration>,
     requests: Vec<Duration>,
 }
 
@@ -117,16 +120,40 @@ impl Watched {
         let all = self.served.iter().chain(&self.told);
         all.copied().fold(f64::MIN, f64::max)
     }
+
+    /// Records the figures of the quiet tenant beside so many ends of the loud one.
+    fn record(&self, ends: u32) -> anyhow::Result<()> {
+        let grants = sorted(self.grants.iter().map(|it| it.as_secs_f64() * 1e3));
+        if grants.is_empty() {
+            return Ok(());
+        }
+        let numbers = [
+            ("ends/grant-p99", "grants, p99", percentile(&grants, 99)),
+            ("ends/cut-worst", "cuts, the latest", self.worst()),
+        ];
+        for (name, what, number) in numbers {
+            let of = Of {
+                name,
+                what: &format!("a quiet tenant's {what}, beside {ends} ends in a second"),
+                unit: "ms",
+                better: Better::Lower,
+            };
+            record(of.alone(number))?;
+        }
+        Ok(())
+    }
 }
 
 impl fmt::Display for Watched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let served = Spread::of(self.served.iter().copied());
         let told = Spread::of(self.told.iter().copied());
+        let grants = Spread::of_times(&self.grants);
         let requests = Spread::of_times(&self.requests);
         let rows = [
             ("last read that was served, ms after the deadline", served),
             ("end as the node tells it, ms after the deadline", told),
+            ("grant meanwhile, µs", grants),
             ("grant and free meanwhile, µs", requests),
         ];
         rows.iter().try_for_each(|(name, spread)| match spread {
@@ -152,11 +179,12 @@ fn watch(node: &Node, count: u32, first_end: Instant) -> anyhow::Result<Watched>
         let readers: Vec<_> = { leases.iter() }
             .map(|lease| scope.spawn(|| last_served(lease)))
             .collect();
-        let mut requests = Vec::new();
+        let (mut grants, mut requests) = (Vec::new(), Vec::new());
         sleep_until(first_end);
         while readers.iter().any(|reader| !reader.is_finished()) {
             let start = Instant::now();
             let lease = node.alloc(request(QUIET_SECS))?;
+            grants.push(start.elapsed());
             node.call(Request::LeaseFree(lease.lease_id))?;
             requests.push(start.elapsed());
             thread::sleep(STEP);
@@ -164,6 +192,7 @@ fn watch(node: &Node, count: u32, first_end: Instant) -> anyhow::Result<Watched>
         let mut watched = Watched {
             served: Vec::new(),
             told: Vec::new(),
+            grants,
             requests,
         };
         for (lease, reader) in leases.iter().zip(readers) {

@@ -10,7 +10,7 @@ use fabricbios_helper::Program;
 use fabricbios_node::journal::{Change, CommitError, Journal, JournalCounts, Key, Seq};
 use fabricbios_wire::LeaseId;
 
-use crate::{bare_file::Bare, pairs::interleaved_pairs, place::place_in};
+use crate::{bare_file::Bare, figure::Figure, pairs::interleaved_pairs, place::place_in};
 
 const WARM_UP_ROUNDS: u64 = 10;
 #[derive(Debug, Args)]
@@ -51,7 +51,14 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         "per commit: {fdatasyncs:.2} fdatasyncs, {writes:.1} writes, {:.0} bytes",
         each(|c| c.written_bytes)
     );
-    pairs.print("durable commit", &format!("write {bytes} bytes, fdatasync"));
+    let peer = format!("write {bytes} bytes, fdatasync");
+    pairs.print("durable commit", &peer);
+    Figure::record_times(
+        "fdatasync/commit",
+        "durable commit of the journal",
+        &pairs,
+        &peer,
+    )?;
     Ok(journal.journal.close()?)
 }
 

@@ -18,6 +18,7 @@ use crate::{
     churn::{AT_ONCE, at_once},
     daemon::Daemon,
     etcd::Etcd,
+    figure::{Better, Figure, Of, record, skipped},
     pairs::interleaved_pairs,
     place::{place_in, runtime},
 };
@@ -104,7 +105,7 @@ fn few(options: &Options, runtime: &Runtime, of: &FleetOptions) -> anyhow::Resul
         Ok(begin.elapsed() / IN_A_ROW)
     };
     match Etcd::version() {
-        None => println!("\nnot run: etcd; on Debian: apt install etcd-server"),
+        None => skipped("fleet/redirect", Etcd::ABSENT)?,
         Some(version) => {
             let place = place_in(&options.dir)?;
             let etcd = runtime.block_on(Etcd::start(place.path()))?;
@@ -118,14 +119,17 @@ fn few(options: &Options, runtime: &Runtime, of: &FleetOptions) -> anyhow::Resul
             println!(
                 "\nLEASE_ALLOC to Redirect, against one Put of {version}, without TLS, one server"
             );
-            interleaved_pairs(options.rounds.into(), redirects, puts)?.print("redirect", "put");
+            let pairs = interleaved_pairs(options.rounds.into(), redirects, puts)?;
+            pairs.print("redirect", "put");
+            let (name, what) = ("fleet/redirect", "LEASE_ALLOC to a scheduler's Redirect");
+            Figure::record_times(name, what, &pairs, &format!("one Put of {version}"))?;
         }
     }
 
     println!(
         "\na lease through a scheduler, against one of a node that is asked itself; all connections are there, and no node has a disk"
     );
-    through(options, runtime, &scheduler)?;
+    through(options, runtime, &scheduler, "fleet/lease-no-disk")?;
 
     let churn = || {
         let begin = Instant::now();
@@ -149,11 +153,21 @@ fn few(options: &Options, runtime: &Runtime, of: &FleetOptions) -> anyhow::Resul
     );
     let pairs = interleaved_pairs(options.rounds.into(), &churn, stopped)?;
     pairs.print("etcd runs", "etcd has stopped");
-    Ok(())
+    Figure::record_times(
+        "fleet/etcd-runs",
+        "leases through a scheduler, 64 at once, while etcd runs",
+        &pairs,
+        "while etcd is stopped",
+    )
 }
 
 /// A lease through this scheduler, against one of a node that reports to it.
-fn through(options: &Options, runtime: &Runtime, scheduler: &Node) -> anyhow::Result<()> {
+fn through(
+    options: &Options,
+    runtime: &Runtime,
+    scheduler: &Node,
+    figure: &str,
+) -> anyhow::Result<()> {
     let nodes = runtime.block_on(scheduler.nodes_async())?;
     let nodes: Vec<Node> = nodes
         .iter()
@@ -183,7 +197,12 @@ fn through(options: &Options, runtime: &Runtime, scheduler: &Node) -> anyhow::Re
     };
     let pairs = interleaved_pairs(options.rounds.into(), through, direct)?;
     pairs.print("through a scheduler", "at the node");
-    Ok(())
+    Figure::record_times(
+        figure,
+        "a lease through a scheduler",
+        &pairs,
+        "at the node itself",
+    )
 }
 
 /// A fleet that is nine tenths full: how many of the requests that schedulers send to nodes are granted.
@@ -228,7 +247,13 @@ fn many(options: &Options, runtime: &Runtime, of: &FleetOptions) -> anyhow::Resu
         options.clients,
         granted as f64 / asked as f64
     );
-    Ok(())
+    let of = Of {
+        name: "fleet/granted",
+        what: "share of the requests that schedulers send to nodes, nine tenths full, that is granted",
+        unit: "",
+        better: Better::Higher,
+    };
+    record(of.alone(granted as f64 / asked as f64))
 }
 
 /// Daemons with a disk: leases through a scheduler, and what reports to three of them cost.
@@ -255,7 +280,7 @@ fn daemons(options: &Options, runtime: &Runtime, of: &FleetOptions) -> anyhow::R
     println!(
         "\na lease through a scheduler, against one of the node that is asked itself: a daemon with a disk; all connections are there"
     );
-    through(options, runtime, &scheduler)?;
+    through(options, runtime, &scheduler, "fleet/lease")?;
 
     let without = start(of_other.path(), "")?;
     let round = |daemon: &Daemon| {
@@ -275,5 +300,11 @@ fn daemons(options: &Options, runtime: &Runtime, of: &FleetOptions) -> anyhow::R
     );
     let pairs = interleaved_pairs(options.rounds.into(), || round(&without), || round(&with))?;
     pairs.print("to nobody", "to three");
-    Ok(())
+    Figure::record_rates(
+        "fleet/reports",
+        "grants and frees of a daemon that reports to three schedulers",
+        (&pairs.b, &pairs.a, "it reports to nobody"),
+        MANY.into(),
+        "a second",
+    )
 }

@@ -52,8 +52,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     })?;
     let pages = Pages::log_in(&fleet.page_url(0)?)?;
     let of = format!("{} nodes, {} away", options.nodes, options.away);
-    for path in ["/", "/metrics"] {
-        pages.measure(path, &of, options.times)?;
+    for (name, path) in [
+        ("fleet-page/overview", "/"),
+        ("fleet-page/metrics", "/metrics"),
+    ] {
+        pages.measure(name, path, &of, options.times)?;
     }
     runtime.block_on(async { drop(fleet) });
     Ok(())

@@ -21,6 +21,7 @@ use tokio::runtime::Runtime;
 use crate::{
     churn::at_once,
     daemon::Daemon,
+    figure::{Better, Of, record},
     place::{place_in, runtime},
 };
 
@@ -73,14 +74,17 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         journal: place.path().join("state/journal.redb"),
         machine: available()?,
     };
-    meter.print("no lease")?;
+    let empty = meter.print("no lease")?;
     let (leases, granted) = channel();
     let mut before = 0;
     for count in [options.leases / 100, options.leases / 10, options.leases] {
         let (cpu, more) = (daemon.running.cpu_time()?, count - before);
         before = count;
         grant(&runtime, &tenant, options.kind, more, &leases)?;
-        meter.print(&format!("{count} granted"))?;
+        let own = meter.print(&format!("{count} granted"))?;
+        if count == options.leases {
+            record_each(options, own.saturating_sub(empty))?;
+        }
         each_took(daemon.running.cpu_time()? - cpu, more);
     }
     let cpu = daemon.running.cpu_time()?;
@@ -158,6 +162,20 @@ fn grant(
     })
 }
 
+/// Records what one lease takes of so many KiB of the daemon's processes.
+fn record_each(options: &Options, kib: u64) -> anyhow::Result<()> {
+    let Options { kind, leases, .. } = options;
+    let of = Of {
+        name: &format!("footprint/{kind:?}").to_lowercase(),
+        what: &format!(
+            "own memory of the daemon's processes for a live lease, {kind:?}, {leases} of them"
+        ),
+        unit: "KiB",
+        better: Better::Lower,
+    };
+    record(of.alone(kib as f64 / f64::from(*leases)))
+}
+
 fn each_took(cpu: Duration, count: u32) {
     let micros = cpu.as_secs_f64() * 1e6 / f64::from(count.max(1));
     println!("  processor time of the daemon: {micros:.0} µs each");
@@ -172,9 +190,11 @@ struct Meter<'a> {
 
 impl Meter<'_> {
     /// Prints what each process of the daemon has, without leased memory, and what the machine has less than at the start.
-    fn print(&self, when: &str) -> anyhow::Result<()> {
+    /// Returns the KiB that the processes have of their own.
+    fn print(&self, when: &str) -> anyhow::Result<u64> {
         settle(self.daemon)?;
         println!("{when}");
+        let mut own = 0;
         for pid in self.daemon.running.processes()? {
             // A helper process may have ended meanwhile.
             let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
@@ -182,6 +202,7 @@ impl Meter<'_> {
             };
             let field = |name| field(&status, name).unwrap_or_default();
             let number = |name| field(name).parse::<u64>().unwrap_or_default();
+            own += number("RssAnon");
             println!(
                 "  {}: {} KiB, {} of them its own, {} threads, {} descriptors",
                 field("Name"),
@@ -203,12 +224,12 @@ impl Meter<'_> {
             "  machine: {} KiB less to spare than at the start",
             less / 1024
         );
-        Ok(())
+        Ok(own)
     }
 }
 
 /// Waits until the daemon has written and cleaned what is behind its answers: it takes no processor time any more.
-fn settle(daemon: &Daemon) -> anyhow::Result<()> {
+pub(crate) fn settle(daemon: &Daemon) -> anyhow::Result<()> {
     let end = Instant::now() + Duration::from_secs(60);
     loop {
         let cpu = daemon.running.cpu_time()?;
@@ -220,7 +241,7 @@ fn settle(daemon: &Daemon) -> anyhow::Result<()> {
 }
 
 /// A field of a file of /proc, without its unit.
-fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+pub(crate) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let line = text
         .lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;

@@ -24,6 +24,7 @@ use fabricbios_wire::{LeaseAllocRequest, Request, ResourceId, ResourceType};
 
 use crate::{
     bare_file::Bare,
+    figure::Figure,
     pairs::interleaved_pairs,
     place::{place_in, runtime},
 };
@@ -64,10 +65,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     };
     let pairs = interleaved_pairs(usize::from(options.rounds), grant, floor)?;
     println!("directory {}", options.dir.display());
-    pairs.print(
-        "durable grant",
-        &format!("PING + write {COMMIT_BYTES} bytes, fdatasync"),
-    );
+    let peer = format!("PING + write {COMMIT_BYTES} bytes, fdatasync");
+    pairs.print("durable grant", &peer);
+    Figure::record_times("grant/one-sync", "durable grant", &pairs, &peer)?;
     service.drain();
     Ok(())
 }

@@ -17,6 +17,7 @@ use fabricbios_wire::{
 };
 use nix::time::{ClockId, clock_gettime};
 
+use crate::figure::{Better, Of, record};
 use crate::heap::live_bytes;
 use crate::pairs::{Pairs, interleaved_pairs};
 use crate::report::Spread;
@@ -64,6 +65,16 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         "over"
     };
     println!("bytes per idle lease: {each:.0}, {verdict} the design's {LEASE_BYTES_MAX}");
+    let of = Of {
+        name: "lease-table/bytes",
+        what: &format!(
+            "memory of an idle lease in the table, {} of them",
+            options.leases
+        ),
+        unit: "bytes",
+        better: Better::Lower,
+    };
+    record(of.alone(each))?;
     let mut few = Subject::with_idle(options.few, options.due);
     let mut costs = (vec![], vec![]);
     let round = |subject: &mut Subject, costs: &mut Vec<Round>| {
@@ -87,6 +98,18 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             _ => options.due,
         };
         print_operation(operation, &pairs, times, options);
+        let nanos = |rounds: &[Duration]| -> Vec<f64> {
+            let each = |it: &Duration| it.as_secs_f64() * 1e9 / f64::from(times);
+            rounds.iter().map(each).collect()
+        };
+        let of = Of {
+            name: &format!("lease-table/{}", operation.figure()),
+            what: &format!("the table with {} leases: {operation}", options.leases),
+            unit: "ns",
+            better: Better::Lower,
+        };
+        let peer = format!("with {} leases", options.few);
+        record(of.compared(&nanos(&pairs.a), &peer, &nanos(&pairs.b)))?;
     }
     Ok(())
 }
@@ -121,6 +144,16 @@ impl Operation {
         Self::End,
         Self::IdleTick,
     ];
+
+    fn figure(self) -> &'static str {
+        match self {
+            Self::Grant => "grant",
+            Self::Renew => "renew",
+            Self::DueTick => "due-tick",
+            Self::End => "end",
+            Self::IdleTick => "idle-tick",
+        }
+    }
 }
 
 impl fmt::Display for Operation {

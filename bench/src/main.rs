@@ -1,4 +1,4 @@
-//! Benchmarks: `cargo run --release -p fabricbios-bench -- NAME`.
+//! Benchmarks: `cargo run --release -p fabricbios-bench -- NAME`; `cargo xtask bench` runs all of them.
 //!
 //! A number from one machine says nothing about another, so each bench compares two things in alternating
 //! rounds of one run and reports their ratio with an interval. The benches are no tests and do not fail for
@@ -15,6 +15,7 @@ mod etcd;
 mod fbbu;
 mod fbmu;
 mod fdatasync;
+mod figure;
 mod fleet;
 mod fleet_page;
 mod footprint;
@@ -26,10 +27,14 @@ mod page;
 mod pages;
 mod pairs;
 mod place;
+mod programs;
 mod python;
 mod report;
+mod rss;
 mod scrape;
 mod strategy;
+
+use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 use fabricbios_node::journal::{self, journal_main};
@@ -38,9 +43,11 @@ use fabricbios_node::journal::{self, journal_main};
 #[derive(Debug, Parser)]
 #[command(name = "fabricbios-bench", version)]
 struct Arguments {
-    /// The bench; without a name, one after the other all that need no guest (`cpu` and `net` do) and no Python package
+    /// Append a line of JSON for each figure to this file, as `cargo xtask bench` reads them
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
     #[command(subcommand)]
-    bench: Option<Bench>,
+    bench: Bench,
 }
 
 #[derive(Debug, Subcommand)]
@@ -49,7 +56,7 @@ enum Bench {
     Fdatasync(fdatasync::Options),
     /// A durable grant against a bare QUIC round trip and as many fdatasyncs as a grant issues
     Grant(grant::Options),
-    /// Grants and frees, 64 at once, of one tenant and of eight, against etcd's leases; needs `fabricbiosd` beside this
+    /// Grants and frees, 1, 32, 64 and 128 in flight, of one tenant and of eight, against etcd's leases; needs `fabricbiosd` beside this
     /// program, and `etcd` in the path for the comparison
     Churn(churn::Options),
     /// How late a quiet tenant's leases end beside 100,000 ends in one second of a loud one; needs `fabricbiosd` beside
@@ -70,6 +77,11 @@ enum Bench {
     Python(python::Options),
     /// Memory, threads, descriptors, journal and processor time of a node by its live leases; needs `fabricbiosd` beside this program
     Footprint(footprint::Options),
+    /// Memory of the daemon after many grants and frees of one tenant; needs `fabricbiosd` beside this program
+    Rss(rss::Options),
+    /// Bytes of the stripped programs, and the start of a node without hardware; needs `fabricbiosd` and `fabricctl` beside
+    /// this program
+    Programs(programs::Options),
     /// A scrape of the metrics of a node by its live leases, and its grants beside a collector against without; needs
     /// `fabricbiosd` beside this program
     Scrape(scrape::Options),
@@ -92,31 +104,12 @@ enum Bench {
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    print!("{}", report::Setting::of_this_run());
-    match arguments.bench {
-        Some(bench) => bench.run(),
-        None => NAMES.iter().try_for_each(|name| {
-            println!("\n== {name}");
-            Arguments::parse_from(["fabricbios-bench", name])
-                .bench
-                .map_or(Ok(()), Bench::run)
-        }),
+    if let Some(path) = &arguments.json {
+        figure::append_to(path)?;
     }
+    print!("{}", report::Setting::of_this_run());
+    arguments.bench.run()
 }
-
-/// The benches that need no guest and no Python package, by the names of their subcommands.
-const NAMES: [&str; 10] = [
-    "fdatasync",
-    "grant",
-    "churn",
-    "ends",
-    "lease-table",
-    "decision",
-    "fleet",
-    "fbmu",
-    "fbbu-nbd",
-    "strategy",
-];
 
 impl Bench {
     fn run(self) -> anyhow::Result<()> {
@@ -125,6 +118,8 @@ impl Bench {
             Self::LeaseTable(options) => lease_table::run(&options),
             Self::Decision(options) => decision::run(&options),
             Self::Footprint(options) => footprint::run(&options),
+            Self::Rss(options) => rss::run(&options),
+            Self::Programs(options) => programs::run(&options),
             Self::Scrape(options) => scrape::run(&options),
             Self::Page(options) => page::run(&options),
             Self::Fleet(options) => fleet::run(&options),

@@ -42,8 +42,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let macvlans = daemon.tenant("bench")?;
     println!("\nmacvlan");
     compare(
+        "net/macvlan",
         options.rounds,
-        ["lease", "shell script"],
+        ["macvlan lease", "shell script"],
         || leased(&macvlans, None),
         || by_hand(parent),
     )?;
@@ -56,6 +57,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let functions = daemon.tenant("bench")?;
     println!("\nvirtual function");
     compare(
+        "net/function",
         options.rounds,
         ["virtual function", "macvlan"],
         || leased(&functions, VlanId::new(VLAN)),

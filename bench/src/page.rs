@@ -23,8 +23,8 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let watched = Watched::start(&options.dir, options.leases, 0)?;
     let of = format!("{} leases", options.leases);
-    for path in ["/", "/leases"] {
-        watched.pages.measure(path, &of, options.times)?;
+    for (name, path) in [("page/overview", "/"), ("page/leases", "/leases")] {
+        watched.pages.measure(name, path, &of, options.times)?;
     }
     Ok(())
 }

@@ -17,6 +17,7 @@ use tokio::runtime::Runtime;
 use crate::{
     churn::at_once,
     daemon::Daemon,
+    figure::{Better, Of, micros, record},
     place::{place_in, runtime},
     report::Spread,
 };
@@ -71,7 +72,14 @@ impl Pages {
     }
 
     /// Asks for a page so many times, each time for new figures, and prints the time until it is there, and its size.
-    pub(crate) fn measure(&self, path: &str, of: &str, times: u32) -> anyhow::Result<()> {
+    /// `name` is that of the figure.
+    pub(crate) fn measure(
+        &self,
+        name: &str,
+        path: &str,
+        of: &str,
+        times: u32,
+    ) -> anyhow::Result<()> {
         let (mut took, mut bytes) = (Vec::new(), 0);
         for _ in 0..times {
             sleep(PAUSE);
@@ -82,7 +90,13 @@ impl Pages {
         if let Some(spread) = Spread::of_times(&took) {
             println!("{path} at {of}: µs {spread}; {bytes} bytes");
         }
-        Ok(())
+        let of = Of {
+            name,
+            what: &format!("{path} at {of}, {bytes} bytes"),
+            unit: "µs",
+            better: Better::Lower,
+        };
+        record(of.rounds(&micros(&took)))
     }
 }
 

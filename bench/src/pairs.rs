@@ -41,8 +41,9 @@ pub(crate) fn interleaved_pairs(
 impl Pairs {
     /// A over B. `None`: there was no pair.
     pub(crate) fn ratio(&self) -> Option<Ratio> {
-        let ratio = |(a, b): (&Duration, &Duration)| a.as_secs_f64() / b.as_secs_f64();
-        Ratio::of(sorted(self.a.iter().zip(&self.b).map(ratio)))
+        let seconds = |times: &[Duration]| times.iter().map(Duration::as_secs_f64).collect();
+        let [a, b]: [Vec<f64>; 2] = [seconds(&self.a), seconds(&self.b)];
+        Ratio::of_pairs(&a, &b)
     }
 
     /// Prints both sides, in microseconds, and the ratio.
@@ -67,7 +68,13 @@ pub(crate) struct Ratio {
 }
 
 impl Ratio {
-    fn of(sorted: Vec<f64>) -> Option<Self> {
+    /// A over B, by pair. `None`: there was no pair.
+    pub(crate) fn of_pairs(a: &[f64], b: &[f64]) -> Option<Self> {
+        Self::of(sorted(a.iter().zip(b).map(|(a, b)| a / b)))
+    }
+
+    /// Of sorted values.
+    pub(crate) fn of(sorted: Vec<f64>) -> Option<Self> {
         let edge = |skip: usize| (sorted[skip], sorted[sorted.len() - 1 - skip]);
         let interval = outer_ranks(sorted.len()).map(edge);
         (!sorted.is_empty()).then(|| Self {

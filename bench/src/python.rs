@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use fabricbios_client::MemBuilder;
 
-use crate::{daemon::Daemon, pairs::interleaved_pairs, place::place_in};
+use crate::{daemon::Daemon, figure::Figure, pairs::interleaved_pairs, place::place_in};
 
 /// Bytes of one transfer.
 const BYTES: usize = 64 << 20;
@@ -66,7 +66,13 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         "64 MiB over UDP, each side from a lease of its own; the ratio is that of the throughputs, Python's to Rust's"
     );
     pairs.print("read of the SDK", "read_into of the Python package");
-    Ok(())
+    Figure::record_rates(
+        "python/read_into",
+        "read_into of the Python package, 64 MiB over UDP",
+        (&pairs.b, &pairs.a, "read of the SDK"),
+        (BYTES >> 20) as f64,
+        "MiB/s",
+    )
 }
 
 /// The other side: a Python process.

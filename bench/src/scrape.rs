@@ -14,6 +14,7 @@ use fabricbios_wire::Request;
 
 use crate::{
     churn::at_once,
+    figure::Figure,
     pages::{Pages, Watched, wanted},
     pairs::interleaved_pairs,
 };
@@ -43,7 +44,10 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let watched = Watched::start(&options.dir, options.leases, options.grants)?;
     let of = format!("{} leases", options.leases);
-    watched.pages.measure("/metrics", &of, options.scrapes)?;
+    let scrape = "scrape/metrics";
+    watched
+        .pages
+        .measure(scrape, "/metrics", &of, options.scrapes)?;
     let pairs = interleaved_pairs(
         options.pairs,
         || grants(&watched, options.grants),
@@ -53,7 +57,13 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         "grants and frees, nobody watches",
         "the same, a scrape a second",
     );
-    Ok(())
+    Figure::record_rates(
+        "scrape/grants",
+        "grants and frees, 64 at once, beside a scrape a second",
+        (&pairs.b, &pairs.a, "nobody scrapes"),
+        options.grants.into(),
+        "a second",
+    )
 }
 
 fn grants(watched: &Watched, count: u32) -> anyhow::Result<Duration> {

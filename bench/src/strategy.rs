@@ -17,6 +17,7 @@ use fabricbios_lease::{BindOrder, BindingId, Extent, Linger};
 use fabricbios_rdma::{RdmaConfig, RdmaOpened, RdmaPath, RdmaRequester, Strategy};
 use fabricbios_wire::{Generation, LeaseId, MemTerms, ResourceId, Transport};
 
+use crate::figure::{Figure, skipped};
 use crate::pairs::{Pairs, interleaved_pairs};
 
 const ARENA: ResourceId = ResourceId(1);
@@ -35,8 +36,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     for mib in &options.mib {
         let bytes = u64::from(*mib) << 20;
         let Some(mut window) = Strand::open(Strategy::Window, bytes)? else {
-            println!("not run: this host has no RDMA device");
-            return Ok(());
+            return skipped(
+                "strategy",
+                "this host has no RDMA device; a guest of the lab has one",
+            );
         };
         let Some(mut region) = Strand::open(Strategy::Region, bytes)? else {
             bail!("the device takes windows and no regions");
@@ -60,6 +63,13 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         )?;
         grants.print("grant by window", "grant by region");
         rotations.print("rotation by window", "rotation by region");
+        for (what, pairs) in [("grant", &grants), ("rotation", &rotations)] {
+            let (name, said) = (
+                format!("strategy/{what}-{mib}"),
+                format!("{what} by window, {mib} MiB"),
+            );
+            Figure::record_times(&name, &said, pairs, "by region")?;
+        }
         window.close()?;
         region.close()?;
     }

@@ -15,11 +15,11 @@ from nvme_host import device
 from ratios import interleaved, report
 
 LENGTH = 32 * MIB
-# Title and fio options of each measurement.
-MEASURED = (("4 KiB random reads, 16 in flight", {"rw": "randread", "bs": "4k", "iodepth": 16}),
-            ("4 KiB random writes, 16 in flight", {"rw": "randwrite", "bs": "4k", "iodepth": 16}),
-            ("1 MiB sequential reads, 2 in flight", {"rw": "read", "bs": "1m", "iodepth": 2}),
-            ("1 MiB sequential writes, 2 in flight", {"rw": "write", "bs": "1m", "iodepth": 2}))
+# Figure, title and fio options of each measurement.
+MEASURED = (("random-read", "4 KiB random reads, 16 in flight", {"rw": "randread", "bs": "4k", "iodepth": 16}),
+            ("random-write", "4 KiB random writes, 16 in flight", {"rw": "randwrite", "bs": "4k", "iodepth": 16}),
+            ("read", "1 MiB sequential reads, 2 in flight", {"rw": "read", "bs": "1m", "iodepth": 2}),
+            ("write", "1 MiB sequential writes, 2 in flight", {"rw": "write", "bs": "1m", "iodepth": 2}))
 
 
 def rounds(pairs, secs, paths, options):
@@ -44,8 +44,9 @@ def _job(words, path):
 
 def compare(pairs, secs, paths, where):
     """Compares all kinds of load."""
-    for title, options in MEASURED:
-        report(f"{title}, {where}", "MiB/s, more is better", ("leased", "by hand"), rounds(pairs, secs, paths, options))
+    for figure, title, options in MEASURED:
+        name = f"bench_block_fio/{figure}-{where.replace(', ', '-')}"
+        report(name, f"{title}, {where}", "MiB/s, more is better", ("leased", "by hand"), rounds(pairs, secs, paths, options))
 
 
 def both(tenant, kind, pools, port):

@@ -55,7 +55,7 @@ def by_hand(kind, pool, port):
 def main():
     """Both kinds of backing."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=12)
+    parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--kinds", default="directory,device")
     chosen = parser.parse_args()
     ready()
@@ -67,7 +67,7 @@ def main():
             # One run of each side first, so that the programs are in memory.
             leased(tenant, kind, pool), by_hand(kind, own, port)
             taken = interleaved(chosen.pairs, lambda: leased(tenant, kind, pool), lambda: by_hand(kind, own, port))
-            report(f"grant, connect and first read, {kind}", "ms, less is better", ("leased", "by hand"), taken)
+            report(f"bench_block_setup/{kind}", f"grant, connect and first read, {kind}", "ms, less is better", ("leased", "by hand"), taken)
     return 0
 
 

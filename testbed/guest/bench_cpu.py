@@ -13,7 +13,7 @@ import tempfile
 from checks import skip
 from cores import CpuNode, beside, enter, leased, ready
 from fabric import program
-from ratios import interleaved, percentile, report, spread
+from ratios import interleaved, lines_of_figures, percentile, report, spread
 
 CPUS = 2
 # A longer latency counts as the longest latency of its round.
@@ -45,7 +45,7 @@ def jitter(tenant, pairs, secs, neighbours):
         every = [late for one in taken for late in one]
         print(f"   {name:12} µs {spread(every)}, p99 {percentile(every, 99)}, p99.9 {percentile(every, 99.9)}, {len(every)} times")
     for percent in (50, 99, 100):
-        report(f"p{percent} of a round", "µs, less is better", names, [[percentile(one, percent) for one in taken] for taken in rounds])
+        report(f"bench_cpu/jitter-p{percent}", f"lateness of cyclictest beside busy neighbours, p{percent} of a round", "µs, less is better", names, [[percentile(one, percent) for one in taken] for taken in rounds])
 
 
 def main():
@@ -61,7 +61,7 @@ def main():
         skip("cyclictest (Debian package rt-tests)")
     with CpuNode() as node:
         jitter(node.tenant("bench"), chosen.pairs, chosen.secs, chosen.neighbours)
-    subprocess.run([program("fabricbios-bench"), "cpu", f"--rounds={chosen.rounds}"], check=True)
+    subprocess.run([program("fabricbios-bench"), *lines_of_figures(), "cpu", f"--rounds={chosen.rounds}"], check=True)
     return 0
 
 

@@ -60,7 +60,7 @@ def bandwidth(operation, secs, segment):
 def main():
     """Reads and writes."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--secs", type=int, default=5)
     chosen = parser.parse_args()
     lab_device()
@@ -71,7 +71,7 @@ def main():
         for operation in ("read", "write"):
             sides = [lambda segment=segment: bandwidth(operation, chosen.secs, segment) for segment in (leased.name, plain)]
             taken = interleaved(chosen.pairs, *sides)
-            report(f"transfer_engine_bench, {operation}, {THREADS} threads, batches of {BATCH} blocks of {BLOCK_BYTES} bytes",
+            report(f"bench_mooncake/{operation}", f"transfer_engine_bench, {operation}, {THREADS} threads, batches of {BATCH} blocks of {BLOCK_BYTES} bytes",
                    "MiB/s, more is better", NAMES, taken)
     return 0
 

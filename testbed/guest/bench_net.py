@@ -11,7 +11,7 @@ import sys
 
 from checks import skip
 from fabric import program
-from ratios import spread
+from ratios import lines_of_figures, spread
 from suite_net_macvlan import PARENT, WIRE, NetNode, alloc, hand_over, ip, namespaces, rate
 
 NODE, OWN, FAR = "/proc/1/ns/net", "10.9.0.2", "10.9.0.1"
@@ -78,7 +78,7 @@ def main():
         ip("link", "set", PARENT, "up")
         ip("addr", "add", f"{FAR}/24", "dev", WIRE, ns="wire")
         ip("link", "set", WIRE, "up", ns="wire")
-        subprocess.run([program("fabricbios-bench"), "net", f"--macvlan-parent={PARENT}", f"--rounds={chosen.pairs}"], check=True)
+        subprocess.run([program("fabricbios-bench"), *lines_of_figures(), "net", f"--macvlan-parent={PARENT}", f"--rounds={chosen.pairs}"], check=True)
         with NetNode() as node:
             rates(node, chosen.rounds, chosen.secs)
     return 0

@@ -6,20 +6,21 @@ ib_write_bw with one write outstanding, from posting to completion: ib_write_lat
 sides write, and a lease only answers."""
 import argparse
 import shutil
-import statistics
 import subprocess
 import sys
 
 from checks import lab_device, skip
 from fabric import Node
 from perftest import Perftest, device_of
+from ratios import interleaved, report
 
-# Tool, bytes a message, messages a run, title of the column, whether more is better, further options. One write
-# outstanding makes bandwidth the reciprocal of latency.
-MEASURED = (("ib_write_bw", 65536, 500, "BW average", True),
-            ("ib_read_bw", 65536, 500, "BW average", True),
-            ("ib_write_bw", 1024, 2000, "BW average", True, "-t", "1", "-Q", "1"),
-            ("ib_read_lat", 8, 1000, "t_typical", False))
+BANDWIDTH, LATENCY = ("BW average", "MB/s, more is better"), ("t_typical", "µs, less is better")
+# Figure, tool, bytes a message, messages a run, title of the column and its unit, further options. One write outstanding
+# makes bandwidth the reciprocal of latency.
+MEASURED = (("write", "ib_write_bw", 65536, 500, *BANDWIDTH),
+            ("read", "ib_read_bw", 65536, 500, *BANDWIDTH),
+            ("one-write", "ib_write_bw", 1024, 2000, *BANDWIDTH, "-t", "1", "-Q", "1"),
+            ("read-latency", "ib_read_lat", 8, 1000, *LATENCY))
 STOCK_PORT = 18516
 # As many as a lease answers at once. By itself perftest would use the device's 128, and the comparison would measure
 # that difference.
@@ -63,29 +64,20 @@ def stock(tool, size, count, column, options):
             server.kill()
 
 
-def spread(numbers):
-    """Median and extent."""
-    return f"{statistics.median(numbers):9.2f} ({min(numbers):.2f} to {max(numbers):.2f})"
+def compare(pairs, leased_port, figure, tool, size, count, column, unit, *options):
+    """Both servers in turns."""
+    def leased():
+        return client(tool, size, count, leased_port, column, options)
 
-
-def compare(pairs, leased_port, tool, size, count, column, more_is_better, *options):
-    """Interleaved pairs, each side first in turn; prints both and the ratio leased to stock."""
-    sides = {"stock": lambda: stock(tool, size, count, column, options),
-             "leased": lambda: client(tool, size, count, leased_port, column, options)}
-    taken = {"stock": [], "leased": []}
-    for pair in range(pairs):
-        for side in sorted(sides, reverse=bool(pair % 2)):
-            taken[side].append(sides[side]())
-    ratios = sorted(leased / own for leased, own in zip(taken["leased"], taken["stock"]))
-    unit = "MB/s, more is better" if more_is_better else "µs, less is better"
-    print(f"{' '.join((tool, *options))} {size} bytes, {pairs} pairs ({unit})\n   stock  {spread(taken['stock'])}\n"
-          f"   leased {spread(taken['leased'])}\n   leased / stock: median {statistics.median(ratios):.3f}, {ratios[0]:.3f} to {ratios[-1]:.3f}", flush=True)
+    def own():
+        return stock(tool, size, count, column, options)
+    report(f"bench_perftest/{figure}", f"{' '.join((tool, *options))}, {size} bytes", unit, ("leased", "stock"), interleaved(pairs, leased, own))
 
 
 def main():
     """All tools."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--pairs", type=int, default=15)
     pairs = parser.parse_args().pairs
     lab_device()
     for tool in ("ib_write_bw", "ib_read_lat"):

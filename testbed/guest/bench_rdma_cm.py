@@ -76,7 +76,7 @@ def main():
                     return connected(bench, PLAIN_PORT)
                 # The first of each side also loads what the later ones share.
                 leased(), plain()
-                report(f"from rdma_connect to ESTABLISHED, a lease as a {strategy}", "µs, less is better", NAMES, interleaved(pairs, leased, plain))
+                report(f"bench_rdma_cm/{strategy}", f"from rdma_connect to ESTABLISHED, a lease as a {strategy}", "µs, less is better", NAMES, interleaved(pairs, leased, plain))
                 tenant.free(lease)
     return 0
 

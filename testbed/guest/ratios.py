@@ -1,7 +1,10 @@
 #!/usr/bin/python3
 """Two measurements in alternating rounds of one boot, and their ratio: the median of the pairs, and its 95 % confidence
-interval (the sign test, as in bench/src/pairs.rs)."""
+interval (the sign test, as in bench/src/pairs.rs). With FABRICBIOS_FIGURES in the environment also as the lines of JSON that `cargo xtask
+bench` collects."""
+import json
 import math
+import os
 import statistics
 
 
@@ -31,8 +34,9 @@ def spread(numbers):
     return f"{statistics.median(numbers):10.2f} ({min(numbers):.2f} to {max(numbers):.2f})"
 
 
-def report(title, unit, names, numbers):
-    """Prints the numbers of both sides and the ratio of the first to the second."""
+def report(figure, title, unit, names, numbers):
+    """Prints the numbers of both sides and the ratio of the first to the second. The name of a figure is its bench, a slash, and
+    a word; its unit ends with which numbers are better."""
     ratios = sorted(first / second for first, second in zip(*numbers))
     edges = interval(ratios)
     sure = f"95 % interval {edges[0]:.3f} to {edges[1]:.3f}" if edges else "too few pairs for an interval"
@@ -40,6 +44,17 @@ def report(title, unit, names, numbers):
     for name, side in zip(names, numbers):
         print(f"   {name:8} {spread(side)}")
     print(f"   {names[0]} / {names[1]}: median {statistics.median(ratios):.3f}, {sure}", flush=True)
+    if "FABRICBIOS_FIGURES" in os.environ:
+        low, high = edges or (None, None)
+        ours, peer = map(statistics.median, numbers)
+        print(json.dumps({"name": figure, "what": f"{title}, {names[0]}", "ours": ours, "peer": peer, "peer_name": names[1],
+                          "unit": unit.split(",")[0], "better": "higher" if "more is better" in unit else "lower",
+                          "ratio": statistics.median(ratios), "low": low, "high": high, "pairs": len(ratios)}), flush=True)
+
+
+def lines_of_figures():
+    """Arguments with which fabricbios-bench prints these lines too."""
+    return ["--json=/dev/stdout"] if "FABRICBIOS_FIGURES" in os.environ else []
 
 
 def percentile(numbers, percent):

@@ -21,7 +21,12 @@ use std::{
 use anyhow::{Context, ensure};
 use clap::Args;
 
-use crate::{pairs::interleaved_pairs, place::place_in, report::per_second};
+use crate::{
+    figure::{Figure, skipped},
+    pairs::{Pairs, interleaved_pairs},
+    place::place_in,
+    report::per_second,
+};
 use leased::Leased;
 use nbd::Nbd;
 use peer::{Peer, Server};
@@ -71,17 +76,57 @@ enum Way {
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     for dir in &options.dir {
+        let kind = match peer::is_in_memory(dir)? {
+            true => "tmpfs",
+            false => "disk",
+        };
+        let mut compared = Vec::new();
         for peer in &options.peer {
             match peer.obstacle(dir)? {
-                Some(obstacle) => println!("\nnot run in {}: {peer}: {obstacle}", dir.display()),
-                None => against(options, *peer, dir)?,
+                Some(obstacle) => skipped(
+                    &format!("fbbu-nbd/{kind}-{peer:?}").to_lowercase(),
+                    &obstacle,
+                )?,
+                None => compared.extend(against(options, *peer, dir)?),
             }
+        }
+        for way in [Way::Read, Way::Write] {
+            record_best(options, kind, way, &compared)?;
         }
     }
     Ok(())
 }
 
-fn against(options: &Options, peer: Peer, dir: &Path) -> anyhow::Result<()> {
+/// Rounds of NBD (A) and of FBBU (B) against one server.
+struct Compared {
+    way: Way,
+    server: String,
+    pairs: Pairs,
+}
+
+/// Records the comparison with the server against which FBBU does worst.
+fn record_best(
+    options: &Options,
+    kind: &str,
+    way: Way,
+    compared: &[Compared],
+) -> anyhow::Result<()> {
+    let of_way = compared.iter().filter(|it| it.way == way);
+    // The ratio of the times is that of FBBU's rate to the server's.
+    let rate = |it: &&Compared| it.pairs.ratio().map_or(f64::INFINITY, |it| it.median);
+    let Some(best) = of_way.min_by(|a, b| rate(a).total_cmp(&rate(b))) else {
+        return Ok(());
+    };
+    Figure::record_rates(
+        &format!("fbbu-nbd/{kind}-{way:?}").to_lowercase(),
+        &format!("FBBU: {way:?}s of 4 KiB at random, {IN_FLIGHT} in flight, {kind}"),
+        (&best.pairs.b, &best.pairs.a, &best.server),
+        options.operations.into(),
+        "a second",
+    )
+}
+
+fn against(options: &Options, peer: Peer, dir: &Path) -> anyhow::Result<[Compared; 2]> {
     let place = place_in(dir)?;
     let path = place.path().join("blocks");
     let bytes = u64::from(options.mib) << 20;
@@ -97,9 +142,15 @@ fn against(options: &Options, peer: Peer, dir: &Path) -> anyhow::Result<()> {
     );
     same_file(&mut leased, &mut nbd)?;
     let mut places = Places::new(bytes / u64::from(BLOCK_BYTES));
-    [Way::Read, Way::Write]
-        .into_iter()
-        .try_for_each(|way| compare(options, way, &mut leased, &mut nbd, &mut places))
+    let mut compared = |way| {
+        let pairs = compare(options, way, &mut leased, &mut nbd, &mut places)?;
+        anyhow::Ok(Compared {
+            way,
+            server: peer.to_string(),
+            pairs,
+        })
+    };
+    Ok([compared(Way::Read)?, compared(Way::Write)?])
 }
 
 fn compare(
@@ -108,7 +159,7 @@ fn compare(
     leased: &mut Leased,
     nbd: &mut Nbd,
     places: &mut Places,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Pairs> {
     let count = usize::try_from(options.operations)?;
     // Warm up the caches and open the congestion window.
     nbd.round(way, &places.next(count))?;
@@ -127,7 +178,7 @@ fn compare(
     );
     pairs.print("NBD", "FBBU");
     println!("which is the rate of FBBU in that of NBD");
-    Ok(())
+    Ok(pairs)
 }
 
 /// Writes the whole file, so that no round has to allocate blocks.

@@ -50,7 +50,6 @@ impl Peer {
     pub(super) fn obstacle(self, dir: &Path) -> anyhow::Result<Option<String>> {
         let asked = Command::new(self.program()).arg("--version").output();
         let is_installed = asked.is_ok_and(|output| output.status.success());
-        let in_memory = statfs(dir)?.filesystem_type() == TMPFS_MAGIC;
         Ok(match self {
             _ if !is_installed => {
                 let package = self.package();
@@ -59,7 +58,7 @@ impl Peer {
                 ))
             }
             // A page cache would answer while the other server waits for the disk.
-            Self::Nbdkit if !in_memory => Some("cannot go past the page cache".to_owned()),
+            Self::Nbdkit if !is_in_memory(dir)? => Some("cannot go past the page cache".to_owned()),
             _ => None,
         })
     }
@@ -74,6 +73,8 @@ impl Peer {
             Self::Nbdkit => {
                 command.args(["--ipaddr=127.0.0.1", "--threads=16", "--port", &port]);
                 command.arg("--pidfile").arg(pid_file).arg("file").arg(path);
+                // For clients that read at random places: nbdkit-file-plugin(1), "Optimizing for random or sequential access".
+                command.arg("fadvise=random");
                 return command;
             }
         };
@@ -86,8 +87,17 @@ impl Peer {
 
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.program())
+        f.write_str(match self {
+            Self::QemuNative => "qemu-nbd --cache=none --aio=native",
+            Self::QemuUring => "qemu-nbd --cache=none --aio=io_uring",
+            Self::Nbdkit => "nbdkit --threads=16 file fadvise=random",
+        })
     }
+}
+
+/// Whether the files of this directory lie in memory.
+pub(super) fn is_in_memory(dir: &Path) -> anyhow::Result<bool> {
+    Ok(statfs(dir)?.filesystem_type() == TMPFS_MAGIC)
 }
 
 /// A running server; dropping it ends the server.

@@ -19,7 +19,7 @@ use clap::Args;
 use fabricbios_fallback_udp::{ClientOptions, Coordinates, MemoryClient};
 use fabricbios_wire::DATA_PAYLOAD_MAX;
 
-use crate::{pairs::interleaved_pairs, report::per_second};
+use crate::{figure::Figure, pairs::interleaved_pairs, report::per_second};
 use load::Load;
 use servers::{Echo, Leased};
 
@@ -47,13 +47,27 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         "one serving thread; {READ_BYTES}-byte READs, {} in flight, loopback",
         load::IN_FLIGHT
     );
-    against(options, &leased, reads, &Echo::bare()?)?;
-    against(options, &leased, reads, &Echo::with_tags(&leased.key())?)?;
+    let name = "fbmu/reads";
+    against(options, &leased, reads, name, &Echo::bare()?)?;
+    let name = "fbmu/reads-tags";
+    against(
+        options,
+        &leased,
+        reads,
+        name,
+        &Echo::with_tags(&leased.key())?,
+    )?;
     bulk(options, &leased, bytes)
 }
 
 /// Small READs of the lease, and the same datagrams at the echo.
-fn against(options: &Options, leased: &Leased, reads: usize, echo: &Echo) -> anyhow::Result<()> {
+fn against(
+    options: &Options,
+    leased: &Leased,
+    reads: usize,
+    figure: &str,
+    echo: &Echo,
+) -> anyhow::Result<()> {
     let mut load = Load::new(leased)?;
     let mut same = Load::new(leased)?.towards(echo.address)?;
     let pairs = interleaved_pairs(
@@ -70,7 +84,13 @@ fn against(options: &Options, leased: &Leased, reads: usize, echo: &Echo) -> any
     );
     pairs.print(echo.name, "FBMU");
     println!("which is the rate of FBMU in that of the echo");
-    Ok(())
+    Figure::record_rates(
+        figure,
+        "FBMU: READs of 64 bytes, 64 in flight, one serving thread",
+        (&pairs.b, &pairs.a, echo.name),
+        options.reads.into(),
+        "a second",
+    )
 }
 
 fn bulk(options: &Options, leased: &Leased, bytes: u64) -> anyhow::Result<()> {
@@ -87,7 +107,7 @@ fn bulk(options: &Options, leased: &Leased, bytes: u64) -> anyhow::Result<()> {
     let mut stream = Load::new(leased)?.towards(echo.address)?;
     let count = contents.len().div_ceil(payload);
     let pairs = interleaved_pairs(
-        usize::from(options.rounds).div_ceil(4),
+        options.rounds.into(),
         || stream.writes(count, payload),
         || {
             let start = Instant::now();
@@ -104,5 +124,11 @@ fn bulk(options: &Options, leased: &Leased, bytes: u64) -> anyhow::Result<()> {
     );
     pairs.print(echo.name, "MemoryClient");
     println!("which is the rate of MemoryClient in that of the stream");
-    Ok(())
+    Figure::record_rates(
+        "fbmu/bulk",
+        "FBMU: bytes written by MemoryClient, datagrams of 9 KiB",
+        (&pairs.b, &pairs.a, echo.name),
+        options.bulk_mib.into(),
+        "MiB/s",
+    )
 }

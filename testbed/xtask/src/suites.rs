@@ -348,14 +348,20 @@ fn program_job(suite: &Suite, layout: &Layout, profile: Profile) -> Job {
     job
 }
 
-/// Runs one program of testbed/guest in its own machines.
-pub(crate) fn run_program(
+/// Runs one program of testbed/guest in a machine of its own, which prints its figures also as lines of JSON. Returns also
+/// the end of its output.
+pub(crate) fn run_bench(
     lab: &Lab,
     suite: &Suite,
     layout: &Layout,
     profile: Profile,
-) -> Result<Outcome> {
-    run_alone(lab, program_job(suite, layout, profile), suite, layout)
+) -> Result<(Outcome, String)> {
+    let mut job = program_job(suite, layout, profile);
+    job.preludes.push(Prelude::SoftRoce);
+    let wanted = ("FABRICBIOS_FIGURES".to_owned(), "1".to_owned());
+    job.environment.push(wanted);
+    let ended = lab.run(&job)?;
+    Ok((suite::outcome(&ended), ended.output))
 }
 
 /// Runs the suite as often as its header asks for this length, each time in a fresh guest with the same disk, until a boot
