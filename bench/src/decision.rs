@@ -71,7 +71,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
                 times.push(start.elapsed());
                 anyhow::ensure!(placed.is_ok() == is_granted, "{what}: {placed:?}");
             }
-            Ok(begin.elapsed())
+            Ok(begin.elapsed() / u32::from(options.decisions))
         };
         let pairs = interleaved_pairs(
             options.rounds.into(),
