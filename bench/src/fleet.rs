@@ -129,7 +129,11 @@ fn few(options: &Options, runtime: &Runtime, of: &FleetOptions) -> anyhow::Resul
     println!(
         "\na lease through a scheduler, against one of a node that is asked itself; all connections are there, and no node has a disk"
     );
-    through(options, runtime, &scheduler, "fleet/lease-no-disk")?;
+    let figure = (
+        "fleet/lease-no-disk",
+        "a lease through a scheduler, of a node without a disk",
+    );
+    through(options, runtime, &scheduler, figure)?;
 
     let churn = || {
         let begin = Instant::now();
@@ -166,7 +170,7 @@ fn through(
     options: &Options,
     runtime: &Runtime,
     scheduler: &Node,
-    figure: &str,
+    (figure, what): (&str, &str),
 ) -> anyhow::Result<()> {
     let nodes = runtime.block_on(scheduler.nodes_async())?;
     let nodes: Vec<Node> = nodes
@@ -197,12 +201,7 @@ fn through(
     };
     let pairs = interleaved_pairs(options.rounds.into(), through, direct)?;
     pairs.print("through a scheduler", "at the node");
-    Figure::record_times(
-        figure,
-        "a lease through a scheduler",
-        &pairs,
-        "at the node itself",
-    )
+    Figure::record_times(figure, what, &pairs, "at the node itself")
 }
 
 /// A fleet that is nine tenths full: how many of the requests that schedulers send to nodes are granted.
@@ -280,7 +279,11 @@ fn daemons(options: &Options, runtime: &Runtime, of: &FleetOptions) -> anyhow::R
     println!(
         "\na lease through a scheduler, against one of the node that is asked itself: a daemon with a disk; all connections are there"
     );
-    through(options, runtime, &scheduler, "fleet/lease")?;
+    let figure = (
+        "fleet/lease",
+        "a lease through a scheduler, of a daemon with a disk",
+    );
+    through(options, runtime, &scheduler, figure)?;
 
     let without = start(of_other.path(), "")?;
     let round = |daemon: &Daemon| {
