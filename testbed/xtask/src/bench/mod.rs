@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: the measurements in bench/ and those that need the lab; docs/bench.md, which is made from them.
 
 mod figures;
+mod goals;
 mod page;
 mod plan;
 mod plot;

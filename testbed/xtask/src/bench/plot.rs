@@ -60,9 +60,9 @@ pub(super) fn plot(run: &Run, colours: &Colours) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" font-size=\"12\" fill=\"{text}\">\n\
          <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"{paper}\"/>\n\
          <text x=\"16\" y=\"24\" font-size=\"14\" font-weight=\"bold\">How many times better than the peer</text>\n\
-         <text x=\"16\" y=\"42\">bar: median; thin line: 95 % interval; black mark: the goal; at the right: ours in times the peer</text>\n"
+         <text x=\"16\" y=\"42\">bar: median (green: goal met, orange: missed); thin line: 95 % interval; thick mark: goal; right: ours in times the peer</text>\n"
     );
-    for times in [0.0625, 0.25, 0.5, 1.0, 2.0, 4.0, 16.0] {
+    for times in [0.25, 0.5, 1.0, 2.0, 4.0, MOST] {
         let (x, end) = (place(times), height - 12.0);
         let width = if times == 1.0 { 2 } else { 1 };
         svg += &format!(
