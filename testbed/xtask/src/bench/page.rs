@@ -62,7 +62,7 @@ pub(super) fn page(run: &Run) -> String {
     if !run.skipped.is_empty() {
         page += "\n## Not run\n\n| figure or bench | why |\n|---|---|\n";
         for it in &run.skipped {
-            page += &format!("| `{}` | {} |\n", it.name, cell(&it.skipped));
+            page += &format!("| {} | {} |\n", it.name, cell(&it.skipped));
         }
     }
     page + "\n## How the peers run\n\n" + PEERS
@@ -79,7 +79,7 @@ fn row(page: &mut String, figure: &Figure, more: &[&str]) {
         _ => "–".to_owned(),
     };
     *page += &format!(
-        "| {}{emulated} (`{name}`) | {} | {against} | {} |",
+        "| {}{emulated} ({name}) | {} | {against} | {} |",
         cell(what),
         with_unit(figure.ours, unit),
         ratio(figure),
@@ -193,10 +193,10 @@ mod tests {
         run.skip("strategy", "no device | no figure");
         let page = page(&run);
         let rows = [
-            "| grant and free (`churn/1`) | 900 a second | etcd 3.4.23: 450 a second | 2.10 (1.90–2.20), 15 pairs | ≥ 2.00 | met |",
-            "| grant and free (emulated) (`grant/one-sync`) | 900 a second | etcd 3.4.23: 450 a second | 2.10 (1.90–2.20), 15 pairs | ≤ 1.50 | **missed** |",
-            "| grant and free (`x/y`) | 900 a second | etcd 3.4.23: 450 a second | 0.60 (0.50–0.70), 15 pairs |",
-            "| `strategy` | no device \\| no figure |",
+            "| grant and free (churn/1) | 900 a second | etcd 3.4.23: 450 a second | 2.10 (1.90–2.20), 15 pairs | ≥ 2.00 | met |",
+            "| grant and free (emulated) (grant/one-sync) | 900 a second | etcd 3.4.23: 450 a second | 2.10 (1.90–2.20), 15 pairs | ≤ 1.50 | **missed** |",
+            "| grant and free (x/y) | 900 a second | etcd 3.4.23: 450 a second | 0.60 (0.50–0.70), 15 pairs |",
+            "| strategy | no device \\| no figure |",
         ];
         for row in rows {
             assert!(page.lines().any(|it| it == row), "{row}\n{page}");
