@@ -30,7 +30,7 @@ const LEASE_BYTES_MAX: f64 = 1024.0;
 /// Term of idle leases, seconds: longer than every round.
 const IDLE_SECS: u32 = 30 * 24 * 3600;
 
-const SHORT_SECS: u32 = 10;
+pub(crate) const SHORT_SECS: u32 = 10;
 
 /// How long ended leases are kept: a short time, so that each round begins with the same table.
 const KEEP_ENDED: Duration = Duration::from_secs(1);
@@ -192,16 +192,16 @@ fn cpu_time() -> anyhow::Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
 
-struct Subject {
-    table: LeaseTable,
-    now: Now,
+pub(crate) struct Subject {
+    pub(crate) table: LeaseTable,
+    pub(crate) now: Now,
     tenants: Vec<Arc<str>>,
     numbers: u64,
 }
 
 impl Subject {
     /// A table with `leases` leases that stay in use.
-    fn with_idle(leases: u32, due: u32) -> Self {
+    pub(crate) fn with_idle(leases: u32, due: u32) -> Self {
         let policy = Policy {
             lease_secs_max: IDLE_SECS,
             keep_ended: KEEP_ENDED,
@@ -259,7 +259,7 @@ impl Subject {
         self.drop_effects();
     }
 
-    fn orders(&mut self) -> Vec<Order> {
+    pub(crate) fn orders(&mut self) -> Vec<Order> {
         let mut orders = vec![];
         while let Some(effect) = self.table.poll_effect() {
             if let Effect::Order { order, .. } = effect {
@@ -278,7 +278,7 @@ impl Subject {
     }
 
     /// Acknowledges a deadline at once, as paths in the node's process do.
-    fn heard(&mut self, order: Order) -> Order {
+    pub(crate) fn heard(&mut self, order: Order) -> Order {
         if let Order::Extend(binding_id, deadline) = order {
             let agreed = Report::Extended(binding_id, deadline, Ok(()));
             self.table.on_report(self.now, self.now.boot, agreed);
@@ -286,7 +286,7 @@ impl Subject {
         order
     }
 
-    fn ask(&mut self, tenant: usize, fresh_id: LeaseId, request: Request) {
+    pub(crate) fn ask(&mut self, tenant: usize, fresh_id: LeaseId, request: Request) {
         let asked = Asked {
             ticket: Ticket(self.numbers),
             tenant: self.tenants[tenant % TENANTS].clone(),
@@ -297,7 +297,7 @@ impl Subject {
         self.table.on_request(self.now, &asked);
     }
 
-    fn grant(&mut self, secs: u32) -> BindingId {
+    pub(crate) fn grant(&mut self, secs: u32) -> BindingId {
         self.numbers += 1;
         let id = scattered(self.numbers);
         self.ask(owner(id), id, Request::LeaseAlloc(wanted(secs)));
@@ -323,7 +323,7 @@ impl Subject {
         self.drop_effects();
     }
 
-    fn end(&mut self, binding_id: BindingId) {
+    pub(crate) fn end(&mut self, binding_id: BindingId) {
         let mut proof = Proof::default();
         proof.add("restrack", Duration::from_micros(100), "gone");
         self.table
@@ -353,7 +353,7 @@ fn scattered(number: u64) -> LeaseId {
     LeaseId(u128::from(high) << 64 | u128::from(mix(high ^ number)))
 }
 
-fn owner(id: LeaseId) -> usize {
+pub(crate) fn owner(id: LeaseId) -> usize {
     usize::try_from(id.0 % TENANTS as u128).unwrap_or(0)
 }
 
@@ -374,7 +374,7 @@ fn arena(pages: u64) -> Offer {
     }
 }
 
-fn wanted(lease_secs: u32) -> LeaseAllocRequest {
+pub(crate) fn wanted(lease_secs: u32) -> LeaseAllocRequest {
     LeaseAllocRequest {
         terms: LeaseTerms::Mem(MemTerms {
             rdma_peers: vec![RdmaPeer {
@@ -388,7 +388,7 @@ fn wanted(lease_secs: u32) -> LeaseAllocRequest {
     }
 }
 
-fn binding() -> Binding {
+pub(crate) fn binding() -> Binding {
     Binding {
         kind: KindBinding::Mem(Some(RdmaBinding {
             rkey: Some(7),

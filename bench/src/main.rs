@@ -21,6 +21,7 @@ mod fleet_page;
 mod footprint;
 mod grant;
 mod heap;
+mod instructions;
 mod lease_table;
 mod net;
 mod page;
@@ -97,6 +98,9 @@ enum Bench {
     /// The page and the metrics of a scheduler by its nodes, as an operator gets them: bytes and time; needs `fabricbios-scheduler`
     /// beside this program, and `etcd` in the path
     FleetPage(fleet_page::Options),
+    /// Do the work of a hot path under callgrind, which counts it
+    #[command(hide = true)]
+    Instructions(instructions::Options),
     /// Write the journal: the journal process of a node in this program
     #[command(hide = true)]
     Journal(journal::Arguments),
@@ -133,6 +137,7 @@ impl Bench {
             Self::Ends(options) => ends::run(&options),
             Self::Cpu(options) => cpu::run(&options),
             Self::Net(options) => net::run(&options),
+            Self::Instructions(options) => instructions::run(&options),
             Self::Journal(arguments) => journal_main(&arguments),
         }
     }

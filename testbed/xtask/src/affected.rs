@@ -18,7 +18,8 @@ const ALWAYS: [&str; 9] = [
 /// Steps that compile code that cargo has not compiled yet.
 const OF_ANY_PACKAGE: [&str; 3] = ["clippy", "doctest", "doc"];
 /// Steps of one package.
-const OF_PACKAGE: [(&str, &str); 7] = [
+const OF_PACKAGE: [(&str, &str); 8] = [
+    ("instructions", "fabricbios-bench"),
     ("sim", "fabricbios-node"),
     ("fleet-sim", "fabricbios-fleet-sim"),
     ("no-std", "fabricbios-no-std"),

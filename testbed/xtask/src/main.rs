@@ -19,6 +19,7 @@ mod fleet_sim;
 mod fstests;
 mod fuzz;
 mod gpu_test;
+mod instructions;
 mod lab;
 mod lanes;
 mod lines;

@@ -52,6 +52,7 @@ enum Action {
     Pip,
     Gpu,
     Metrics,
+    Instructions,
     Fuzz,
     Lab(usize),
 }
@@ -98,6 +99,7 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
         Action::Pip => step.run(|| crate::pip::step(layout, scope)),
         Action::Gpu => step.run(|| crate::gpu_test::step(layout, scope)),
         Action::Metrics => step.run(|| crate::metrics::step(layout, scope)),
+        Action::Instructions => step.run(|| crate::instructions::step(layout, scope)),
         Action::Fuzz => step.run(|| crate::fuzz::step(layout, full(step))),
         Action::Lab(_) => unreachable!("it is in the other list"),
     };
@@ -340,6 +342,13 @@ fn steps(suites: &Suites) -> Vec<Step> {
             may_skip: true,
             needs: &[Build, Nextest, Etcd, Python],
             action: Action::Metrics,
+        },
+        Step {
+            name: "instructions".to_owned(),
+            about: "instructions of hot paths, against committed counts",
+            may_skip: true,
+            needs: &[Build],
+            action: Action::Instructions,
         },
     ];
     steps.push(host(
