@@ -25,6 +25,6 @@ pub use cdi::{Cdi, Edits};
 pub use guard::{EndByName, Guard};
 pub use health::{Check, Health};
 pub use local::{Caller, Entered, Given, LocalAccess, LocalRefusal};
-pub use path::{DataPath, Revoked};
+pub use path::{DataPath, Inline, Revoked};
 pub use provider::{Cut, Provider, Removal, Stray, stray_binding_id};
 pub use store::{Part, Store, TellCondition, Volume};

@@ -3,15 +3,32 @@
 use fabricbios_lease::{
     AlreadyCut, BindError, BindOrder, BindingId, BootTime, Linger, Proof, StepError,
 };
-use fabricbios_wire::{Binding, LeaseId, PeerChange};
+use fabricbios_wire::{Binding, LeaseId, PeerChange, ResourceId};
 
 use crate::Part;
+
+/// Which calls of a path the driver's own thread may make. Such a call waits for no disk, no device, no peer, no process
+/// and no lock that is held over such a wait, and takes some microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Inline {
+    /// None but those that never block.
+    Nothing,
+    /// [`DataPath::revoke`] and [`DataPath::verify`] too.
+    Cut,
+    /// All of them.
+    Everything,
+}
 
 /// Gives clients access to parts of a store and ends it, with proof.
 ///
 /// Calls may block unless stated otherwise, and come from several threads at once. A call for one lease never waits for
 /// a call for another, except `bind` for `bind`. [`DataPath::revoke`] never waits for a `bind`.
 pub trait DataPath: Send + Sync + 'static {
+    /// The calls that the driver's own thread may make, for leases of this resource.
+    fn inline(&self, _resource_id: ResourceId) -> Inline {
+        Inline::Nothing
+    }
+
     /// Makes the binding of `order.binding_id`. A binding of an older generation goes on until the new one is
     /// connected; then the older one is cut, and only then the new one opens. Never opens access after a
     /// [`DataPath::revoke`] of the same or a newer generation has begun; access that was being opened at that moment is

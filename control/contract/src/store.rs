@@ -78,6 +78,12 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Whether the driver's own thread may call `prepare`, `open`, `forget` and `release` for this part: they wait for no
+    /// disk, no device and no process, and take some microseconds.
+    fn is_inline(&self, _placement: &Placement) -> bool {
+        false
+    }
+
     /// Calls `tell` at each change of the store's condition; also at once, if the condition is not good.
     fn tell_condition(&self, tell: TellCondition);
 }

@@ -10,9 +10,9 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_contract::{Part, Volume};
+use fabricbios_contract::{Inline, Part, Volume};
 use fabricbios_lease::{BindError, BindOrder, StepError};
-use fabricbios_wire::{Binding, DataOp, DataService};
+use fabricbios_wire::{Binding, DataOp, DataService, ResourceId};
 
 use super::{
     block_file,
@@ -166,6 +166,11 @@ impl Space for Blocks {
 impl Content for Blocks {
     const SERVICE: DataService = DataService::Block;
     type Source = BlockSource;
+
+    /// A cut does not wait for the storage.
+    fn inline(_: &BlockSource, _: ResourceId) -> Inline {
+        Inline::Cut
+    }
 
     /// First cuts an older generation of the lease and waits for its I/O in flight.
     fn bind(path: &UdpPath<Self>, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {

@@ -14,9 +14,9 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_contract::Part;
+use fabricbios_contract::{Inline, Part};
 use fabricbios_lease::{BindError, BindOrder, BindingId, BootTime, StepError};
-use fabricbios_wire::{Binding, DataService};
+use fabricbios_wire::{Binding, DataService, ResourceId};
 
 use super::udp_path::UdpPath;
 use crate::{
@@ -36,6 +36,9 @@ pub trait Content: Space + fmt::Debug + Send + Sync + Sized + 'static {
     /// # Errors
     /// See [`DataPath::bind`](fabricbios_contract::DataPath::bind).
     fn bind(path: &UdpPath<Self>, order: &BindOrder, part: &Part) -> Result<Binding, BindError>;
+
+    /// See [`DataPath::inline`](fabricbios_contract::DataPath::inline).
+    fn inline(source: &Self::Source, resource_id: ResourceId) -> Inline;
 
     /// Whether no I/O is in flight. Meaningful after the end of access.
     fn is_quiet(&self) -> bool {

@@ -3,9 +3,9 @@
 use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, thread};
 
 use fabricbios_arena::{Arena, Arenas};
-use fabricbios_contract::Part;
+use fabricbios_contract::{Inline, Part};
 use fabricbios_lease::{BindError, BindOrder, Extent, StepError};
-use fabricbios_wire::{Binding, DataService};
+use fabricbios_wire::{Binding, DataService, ResourceId};
 
 use super::{
     bytes::Bytes, entry::Content, memory_server::MemoryServer, socket, udp_path::UdpPath,
@@ -67,6 +67,14 @@ impl FbmuPath {
 impl Content for Bytes {
     const SERVICE: DataService = DataService::Memory;
     type Source = Arenas;
+
+    /// A cut waits for a request that copies bytes, and so for the disk of an arena on a disk.
+    fn inline(arenas: &Arenas, resource_id: ResourceId) -> Inline {
+        match arenas.get(&resource_id) {
+            Some(arena) if arena.backing().in_memory => Inline::Everything,
+            _ => Inline::Nothing,
+        }
+    }
 
     fn bind(path: &UdpPath<Self>, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
         let (resource_id, extent) = (order.binding_id.resource_id, part.extent());

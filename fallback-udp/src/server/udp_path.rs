@@ -6,12 +6,14 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use fabricbios_contract::{DataPath, Part, Revoked};
+use fabricbios_contract::{DataPath, Inline, Part, Revoked};
 use fabricbios_lease::{
     AlreadyCut, BindError, BindOrder, BindingId, BootTime, Custody, Linger, Lookup, Proof,
     StepError,
 };
-use fabricbios_wire::{Binding, DataService, DpKey, Endpoint, LeaseId, Limits, ResourceType};
+use fabricbios_wire::{
+    Binding, DataService, DpKey, Endpoint, LeaseId, Limits, ResourceId, ResourceType,
+};
 
 use super::{
     binding_state::{BindingCell, BindingState, Phase},
@@ -193,6 +195,10 @@ impl<C: Content> UdpPath<C> {
 }
 
 impl<C: Content> DataPath for UdpPath<C> {
+    fn inline(&self, resource_id: ResourceId) -> Inline {
+        C::inline(&self.source, resource_id)
+    }
+
     fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
         C::bind(self, order, part)
     }

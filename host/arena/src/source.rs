@@ -12,7 +12,7 @@ use nix::{
     fcntl::{FallocateFlags, fallocate},
     sys::{
         memfd::{MFdFlags, memfd_create},
-        statfs::{HUGETLBFS_MAGIC, fstatfs},
+        statfs::{HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs},
     },
     unistd::{Whence, geteuid, lseek},
 };
@@ -46,6 +46,8 @@ pub struct Backing {
     pub numa_node: Option<u32>,
     /// Whether the bytes survive this process.
     pub outlives_process: bool,
+    /// The bytes are in memory, not in a file on a disk: touching them waits for no disk.
+    pub in_memory: bool,
 }
 
 impl Source {
@@ -60,7 +62,7 @@ impl Source {
         let about =
             |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         let file = own(path).map_err(about)?;
-        let page_bytes = page_bytes(&file).map_err(about)?;
+        let (page_bytes, in_memory) = pages(&file).map_err(about)?;
         fit(&file, path, bytes, page_bytes).map_err(about)?;
         let map = |offset, bytes| {
             let mapped = Mapping::of(&file, offset, bytes);
@@ -72,7 +74,7 @@ impl Source {
         }
         let header = map(0, page_bytes)?;
         let mapping = map(page_bytes, bytes)?;
-        let backing = self.placed(&mapping, page_bytes);
+        let backing = self.placed(&mapping, page_bytes, in_memory);
         if page_bytes == PAGE_BYTES {
             allocate(&file, page_bytes + bytes).map_err(about)?;
         }
@@ -90,7 +92,7 @@ impl Source {
 
     fn in_memory(&self, bytes: u64) -> io::Result<Arena> {
         let (file, mapping, page_bytes) = self.memory(bytes)?;
-        let backing = self.placed(&mapping, page_bytes);
+        let backing = self.placed(&mapping, page_bytes, true);
         if page_bytes == PAGE_BYTES {
             allocate(&file, bytes)?;
         }
@@ -119,7 +121,7 @@ impl Source {
     }
 
     /// Sets the NUMA node before the first touch: pages stay on the node of their first touch.
-    fn placed(&self, mapping: &Mapping, page_bytes: u64) -> Backing {
+    fn placed(&self, mapping: &Mapping, page_bytes: u64, in_memory: bool) -> Backing {
         let agreed = self.numa_node.filter(|node| {
             let asked = mapping.prefer_node(*node);
             if let Err(error) = &asked {
@@ -131,6 +133,7 @@ impl Source {
             page_bytes,
             numa_node: agreed,
             outlives_process: self.file.is_some(),
+            in_memory,
         }
     }
 }
@@ -211,7 +214,7 @@ fn has_data(file: &File) -> io::Result<bool> {
     if file.metadata()?.len() == 0 {
         return Ok(false);
     }
-    if page_bytes(file)? > PAGE_BYTES {
+    if pages(file)?.0 > PAGE_BYTES {
         let mut first = [0; 4096];
         file.read_exact_at(&mut first, 0)?;
         return Ok(first.iter().any(|byte| *byte != 0));
@@ -223,14 +226,17 @@ fn has_data(file: &File) -> io::Result<bool> {
     }
 }
 
-fn page_bytes(file: &File) -> io::Result<u64> {
+/// The size of the file's pages in bytes, and whether they are in memory.
+fn pages(file: &File) -> io::Result<(u64, bool)> {
     let found = fstatfs(file)?;
-    if found.filesystem_type() != HUGETLBFS_MAGIC {
-        return Ok(PAGE_BYTES);
+    let kind = found.filesystem_type();
+    if kind != HUGETLBFS_MAGIC {
+        return Ok((PAGE_BYTES, kind == TMPFS_MAGIC));
     }
     let size = u64::try_from(found.block_size()).ok();
-    size.filter(|bytes| *bytes > 0)
-        .ok_or_else(|| invalid("its huge pages have no size".into()))
+    let size = size.filter(|bytes| *bytes > 0);
+    let size = size.ok_or_else(|| invalid("its huge pages have no size".into()))?;
+    Ok((size, true))
 }
 
 /// Makes the file long enough.

@@ -12,6 +12,9 @@ use fabricbios_wire::{LeaseId, ResourceId, Transport};
 
 use crate::{ALIGN, Arena};
 
+/// Most bytes that a release overwrites at once, on the thread that has the order: some microseconds.
+const INLINE_SCRUB_BYTES: u64 = 64 << 10;
+
 /// The store of the bytes of an arena. Data paths use the arena itself, each within the extents of its orders.
 #[derive(Debug)]
 pub struct ArenaStore {
@@ -119,6 +122,10 @@ impl Store for ArenaStore {
             .into_iter()
             .map(|(id, ())| id)
             .collect())
+    }
+
+    fn is_inline(&self, placement: &Placement) -> bool {
+        self.arena.backing().in_memory && placement.extent().length <= INLINE_SCRUB_BYTES
     }
 
     /// Never calls `tell`: memory is always in good condition.

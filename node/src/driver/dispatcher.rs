@@ -12,13 +12,14 @@ use std::{
 
 use fabricbios_contract::Provider;
 use fabricbios_lease::{
-    BindError, BindingId, Condition, Durability, Offer, Order, Placement, Report,
+    BindError, BindOrder, BindingId, Condition, Durability, Offer, Order, Placement, Report,
 };
-use fabricbios_wire::{PeerChange, ResourceId, ResourceType};
+use fabricbios_wire::{Binding, PeerChange, ResourceId, ResourceType};
 
 use crate::{
     driver::{
         fair::Owner,
+        inline,
         load::{Loads, PoolFigures},
         release_retry::{self, ReleaseRetry},
         workers::{Job, Urgency, WorkerPool},
@@ -192,25 +193,25 @@ impl Dispatcher {
         Arc::new(move |id, condition| on_report(None, Report::Condition(id, condition)))
     }
 
-    /// Carries out an order for a lease of `owner`. Never blocks. Returns the report if the order is done already.
+    /// Carries out an order for a lease of `owner`, or has a worker do it. Never blocks. Returns the report if the order is
+    /// done already.
     pub fn dispatch(&self, owner: Owner, order: Order) -> Option<Report> {
-        let Some(resource) = self.resources.get(&order.resource_id()).cloned() else {
+        let Some(resource) = self.resources.get(&order.resource_id()) else {
             // Only a fence of an earlier run can name a resource that is no longer on offer.
             tracing::error!(?order, "no provider has this resource");
             return None;
         };
-        let pool = match order {
-            Order::Extend(binding_id, deadline) => {
-                let outcome = resource.provider.extend(binding_id, deadline);
-                return Some(Report::Extended(binding_id, deadline, outcome));
-            }
-            Order::Fenced(binding_id) => {
-                resource.provider.fenced(binding_id);
-                return None;
-            }
+        let is_done_here = match &order {
+            Order::Extend(..) | Order::Fenced(_) => true,
             Order::Confirm(binding_id) if !resource.confirms => {
-                return Some(Report::Confirmed(binding_id, Ok(())));
+                return Some(Report::Confirmed(*binding_id, Ok(())));
             }
+            order => resource.provider.is_inline(order),
+        };
+        if is_done_here {
+            return inline::call(|| resource.outcome(order, &|| ()));
+        }
+        let pool = match order {
             Order::Cut(..) | Order::RetireKey(_) => &resource.of_kind.ending,
             // A bind without peers does not wait behind binds that wait for the network.
             Order::Bind(ref order) if order.peers().is_empty() => &resource.preparing,
@@ -220,8 +221,10 @@ impl Dispatcher {
                 &resource.of_kind.opening
             }
             Order::Release(..) | Order::Reset(..) => &resource.cleaning,
+            Order::Extend(..) | Order::Fenced(_) => return None,
         };
         let (pool, reports) = (pool.clone(), self.on_report.clone());
+        let resource = resource.clone();
         let whose = owner.clone();
         let job = move || {
             let whose = owner.clone();
@@ -234,58 +237,77 @@ impl Dispatcher {
 }
 
 impl Resource {
+    /// Carries out an order on the thread of a pool.
     fn carry_out(self, owner: Owner, order: Order, on_report: impl Fn(Report) + Send + 'static) {
-        let provider = self.provider;
+        let moves = match &order {
+            Order::Bind(order) => Some(Report::BindProgress(order.binding_id)),
+            Order::RetireKey(id) | Order::Cut(id, _) => Some(Report::EndBegan(*id)),
+            Order::Release(id, _) => Some(Report::ReleaseProgress(*id)),
+            _ => None,
+        };
+        let progress = || moves.iter().for_each(|it| on_report(it.clone()));
+        progress();
         match order {
-            Order::Bind(order) => {
-                let progress = || on_report(Report::BindProgress(order.binding_id));
-                progress();
-                let bound = descriptors::for_a_grant()
-                    .and_then(|granting| provider.prepare(&order, &progress).map(|()| granting))
-                    .map_err(BindError::Failed)
-                    .and_then(|_granting| provider.bind(&order));
-                on_report(Report::Bind(order.binding_id, bound));
-            }
-            Order::Confirm(id) => on_report(Report::Confirmed(id, provider.confirm(id))),
-            Order::Rotate(id) => on_report(Report::Rotate(id, provider.rotate(id))),
-            Order::ChangePeers(id, change) => {
-                on_report(Report::PeersChanged(id, provider.change_peers(id, &change)));
-            }
-            Order::RetireKey(id) => {
-                on_report(Report::EndBegan(id));
-                on_report(Report::RetireKey(id, provider.retire_key(id)));
-            }
             Order::Cut(id, linger) => {
-                on_report(Report::EndBegan(id));
-                let cut = provider.revoke(id, linger);
+                let cut = self.provider.revoke(id, linger);
                 if cut.is_proved() {
-                    return on_report(Report::Cut(id, provider.verify(cut)));
+                    return on_report(Report::Cut(id, self.provider.verify(cut)));
                 }
                 on_report(Report::CutMoves(id));
                 let prove = move || {
-                    let outcome = provider.verify(cut);
+                    let outcome = self.provider.verify(cut);
                     // This report extends the time of the cuts that wait behind this cut.
                     on_report(Report::CutMoves(id));
                     on_report(Report::Cut(id, outcome));
                 };
                 (self.of_kind.proving)(owner, Box::new(prove));
             }
+            Order::Bind(order) => {
+                let bound = descriptors::for_a_grant().map_err(BindError::Failed);
+                let bound = bound.and_then(|_granting| self.bind(&order, &progress));
+                on_report(Report::Bind(order.binding_id, bound));
+            }
+            order => self
+                .outcome(order, &progress)
+                .into_iter()
+                .for_each(on_report),
+        }
+    }
+
+    /// Carries out an order from its begin to its report, on this thread.
+    fn outcome(&self, order: Order, progress: &dyn Fn()) -> Option<Report> {
+        let provider = &self.provider;
+        Some(match order {
+            Order::Bind(order) => Report::Bind(order.binding_id, self.bind(&order, progress)),
+            Order::Extend(id, deadline) => {
+                Report::Extended(id, deadline, provider.extend(id, deadline))
+            }
+            Order::Confirm(id) => Report::Confirmed(id, provider.confirm(id)),
+            Order::Fenced(id) => {
+                provider.fenced(id);
+                return None;
+            }
+            Order::Rotate(id) => Report::Rotate(id, provider.rotate(id)),
+            Order::RetireKey(id) => Report::RetireKey(id, provider.retire_key(id)),
+            Order::ChangePeers(id, change) => {
+                Report::PeersChanged(id, provider.change_peers(id, &change))
+            }
+            Order::Cut(id, linger) => Report::Cut(id, provider.cut(id, linger)),
             Order::Release(id, placement) => {
-                let progress = || on_report(Report::ReleaseProgress(id));
-                progress();
-                let outcome = provider.release(id, placement.clone(), &progress);
-                let failed = outcome.is_err();
-                on_report(Report::Release(id, outcome));
-                if failed && self.releases_later {
+                let released = provider.release(id, placement.clone(), progress);
+                if released.is_err() && self.releases_later {
                     self.release_retry.try_later(id, placement);
                 }
+                Report::Release(id, released)
             }
-            Order::Reset(id, leases) => {
-                on_report(Report::Reset(id, provider.reset(id, &leases)));
-            }
-            // The driver itself has carried out these orders.
-            Order::Extend(..) | Order::Fenced(_) => {}
-        }
+            Order::Reset(id, leases) => Report::Reset(id, provider.reset(id, &leases)),
+        })
+    }
+
+    fn bind(&self, order: &BindOrder, progress: &dyn Fn()) -> Result<Binding, BindError> {
+        let prepared = self.provider.prepare(order, progress);
+        prepared.map_err(BindError::Failed)?;
+        self.provider.bind(order)
     }
 }
 
@@ -296,12 +318,14 @@ mod tests {
         mpsc::{Receiver, Sender, channel},
     };
 
+    use fabricbios_arena::{Arena, ArenaStore, Source};
     use fabricbios_contract::{DataPath, Part, Revoked};
+    use fabricbios_fallback_udp::{FbmuConfig, FbmuPath};
     use fabricbios_lease::{
-        AllocationMode, AlreadyCut, BindOrder, BootTime, Durability, FenceScope, Linger, Proof,
+        AllocationMode, AlreadyCut, BootTime, Durability, Extent, FenceScope, Linger, Proof,
         StepError,
     };
-    use fabricbios_wire::{Binding, Generation, LeaseId};
+    use fabricbios_wire::{Generation, LeaseId, Transport};
 
     use super::*;
 
@@ -393,6 +417,56 @@ mod tests {
         assert_eq!(told, Some(extended));
     }
 
+    /// Memory over UDP: the store and the path of a real node, without a worker.
+    #[test]
+    fn memory_over_udp_is_leased_and_ended_where_the_order_arrives() {
+        let arena = Arc::new(Arena::open(&Source::default(), 1 << 20).unwrap());
+        let path = FbmuPath::open(FbmuConfig {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            workers: None,
+            arenas: [(ResourceId(1), Arc::clone(&arena))].into(),
+            ops_per_second: FbmuConfig::OPS_PER_SECOND,
+        });
+        let store = Arc::new(ArenaStore::new(arena));
+        let offer = store.offer(ResourceId(1), vec![Transport::Udp]);
+        let provider = Provider::new().with_store(ResourceId(1), store).with_path(
+            "UDP",
+            &[Transport::Udp],
+            Arc::new(path.unwrap()),
+        );
+        let mut dispatcher = Dispatcher::new(Arc::new(|_, report| panic!("{report:?}")));
+        dispatcher.add(ResourceType::Mem, &offer, Arc::new(provider));
+        let before = inline::timed::calls().count;
+        for lease in 1..=20 {
+            let (id, offset) = (binding_id(lease), 0);
+            let extent = Extent {
+                offset,
+                length: 64 << 10,
+            };
+            let bind = Order::Bind(BindOrder::new(id, extent, Transport::Udp));
+            let orders = [
+                bind,
+                Order::Extend(id, BootTime(u64::MAX)),
+                Order::Cut(id, Linger::None),
+                Order::Release(id, extent.into()),
+            ];
+            for order in orders {
+                let report = dispatcher.dispatch(None, order.clone());
+                let done = match report.as_ref().expect("it is done already") {
+                    Report::Bind(_, outcome) => outcome.is_ok(),
+                    Report::Extended(_, _, outcome) => outcome.is_ok(),
+                    Report::Cut(_, outcome) | Report::Release(_, outcome) => outcome.is_ok(),
+                    _ => false,
+                };
+                assert!(done, "{order:?}: {report:?}");
+            }
+        }
+        let calls = inline::timed::calls();
+        assert_eq!(calls.count - before, 80);
+        // Even a debug build on a slow machine needs no more processor time than that for one of them.
+        assert!(calls.longest < Duration::from_millis(100), "{calls:?}");
+    }
+
     #[test]
     fn no_end_of_access_waits_for_a_proof_however_many_there_are() {
         let (report, reports) = channel();
@@ -423,6 +497,7 @@ mod tests {
             }
         }
     }
+
     /// The threads of this process, for a start that waits for its jobs without a limit.
     struct Patient;
 

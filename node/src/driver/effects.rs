@@ -2,10 +2,10 @@
 
 use std::{mem, sync::Arc};
 
-use fabricbios_lease::{After, Change as TableChange, Effect, Order, StepError, Ticket};
+use fabricbios_lease::{After, BootTime, Change as TableChange, Effect, Order, StepError, Ticket};
 use fabricbios_wire::{Answer, LeaseError, LeaseId, Refusal, RefusalClass};
 
-use super::{Driver, Environment, log_note, turns::RELEASED_A_TURN};
+use super::{Driver, Environment, log_note, turns::ITEMS_A_TURN};
 use crate::{
     driver::fair::Owner,
     journal::{Change, CommitError, Key, Seq, records},
@@ -26,16 +26,15 @@ pub(super) enum Held {
 }
 
 impl<E: Environment> Driver<E> {
-    /// Carries out the table's effects until there are none.
+    /// Carries out the table's effects until there are none, but for what waits for the disk: see [`Self::submit`].
     pub(super) fn perform(&mut self) {
-        let mut held = Vec::new();
         while let Some(effect) = self.table.poll_effect() {
             match effect {
                 Effect::Order {
                     order,
                     tenant,
                     after_journal: true,
-                } => held.push((tenant, Held::Order(order))),
+                } => self.unsubmitted.push((tenant, Held::Order(order))),
                 Effect::Order { order, tenant, .. } => self.dispatch(tenant, order),
                 Effect::Journal(change) => self.batch.extend(encode(change)),
                 Effect::Note(note) => {
@@ -55,16 +54,22 @@ impl<E: Environment> Driver<E> {
                 } => {
                     let requester = self.requesters.get(&ticket);
                     let tenant = requester.map(|requester| Arc::clone(&requester.tenant));
-                    held.push((tenant, Held::Answer(ticket, answer, after)));
+                    let held = Held::Answer(ticket, answer, after);
+                    self.unsubmitted.push((tenant, held));
                 }
             }
         }
+    }
+
+    /// Submits the changes of the turn. What depends on them, or on earlier ones, waits until they are durable.
+    pub(super) fn submit(&mut self) {
         if !self.batch.is_empty() {
             self.submitted = self.environment.submit(mem::take(&mut self.batch));
         }
         let seq = self.submitted;
+        let unsubmitted = self.unsubmitted.drain(..);
         self.held
-            .extend(held.into_iter().map(|(tenant, it)| (seq, tenant, it)));
+            .extend(unsubmitted.map(|(tenant, it)| (seq, tenant, it)));
         let is_durable = |(seq, ..): &(Seq, Owner, Held)| *seq <= self.durable;
         while self.held.front().is_some_and(is_durable)
             && let Some((_, tenant, held)) = self.held.pop_front()
@@ -80,9 +85,12 @@ impl<E: Environment> Driver<E> {
         }
     }
 
-    /// Sends some of the answers and orders that waited for the disk.
-    pub(super) fn release_held(&mut self) {
-        for _ in 0..RELEASED_A_TURN {
+    /// Sends some of the answers and orders that waited for the disk, until the end of their share of the turn.
+    pub(super) fn release_held(&mut self, share: BootTime) {
+        for _ in 0..ITEMS_A_TURN {
+            if self.is_over(share) {
+                return;
+            }
             match self.released.pop_of(|_| true) {
                 Some((tenant, Held::Answer(ticket, answer, After::Grant(binding_id)))) => {
                     self.confirming

@@ -10,6 +10,7 @@ mod endpoint;
 mod environment;
 mod failing;
 pub mod fair;
+mod inline;
 mod inputs;
 pub mod lease_list;
 pub mod load;
@@ -125,6 +126,8 @@ pub struct Driver<E> {
     batch: Vec<Change>,
     submitted: Seq,
     durable: Seq,
+    /// Answers and orders of the current turn that wait for the disk.
+    unsubmitted: Vec<(Owner, Held)>,
     /// Answers and orders that wait for the disk, in order of submission.
     held: VecDeque<(Seq, Owner, Held)>,
     /// Answers and orders whose changes are durable now. One commit can release the items of many thousands of leases.
@@ -169,6 +172,7 @@ impl<E: Environment> Driver<E> {
             next_ticket: 0,
             batch: Vec::new(),
             submitted: Seq(0),
+            unsubmitted: Vec::new(),
             durable: Seq(0),
             held: VecDeque::new(),
             released: FairQueue::default(),

@@ -20,7 +20,7 @@ use super::*;
 use crate::{
     driver::{
         dispatcher::Dispatcher,
-        turns::{JOURNAL_PATIENCE, RELEASED_A_TURN},
+        turns::{ITEMS_A_TURN, JOURNAL_PATIENCE},
     },
     inventory::detection::{Detection, Found},
     journal::{Journal, Key},
@@ -29,6 +29,8 @@ use crate::{
 };
 
 const ARENA: ResourceId = ResourceId(1);
+/// A share of a turn that only its count ends.
+const NO_END: BootTime = BootTime(u64::MAX);
 
 struct Scene {
     driver: Driver<Machine>,
@@ -139,8 +141,11 @@ impl Scene {
     fn take(&mut self, input: Input) {
         self.driver.apply(input);
         self.driver.perform();
+        self.driver.submit();
         while !self.driver.released.is_empty() {
-            self.driver.release_held();
+            self.driver.release_held(NO_END);
+            self.driver.perform();
+            self.driver.submit();
         }
     }
 
@@ -397,7 +402,7 @@ fn a_journal_that_only_others_write_is_not_silent() {
 fn of_what_one_commit_made_durable_a_turn_does_some_and_tenants_take_turns() {
     let mut scene = Scene::new();
     let wanted = LeaseAllocRequest::new(ResourceType::Mem, 4096, 60);
-    let loud: Vec<_> = { 0..RELEASED_A_TURN + 1 }
+    let loud: Vec<_> = { 0..ITEMS_A_TURN + 1 }
         .map(|_| scene.ask(Request::LeaseAlloc(wanted.clone())))
         .collect();
     let mut quiet = scene.ask_as("bob", Request::LeaseAlloc(wanted));
@@ -406,11 +411,12 @@ fn of_what_one_commit_made_durable_a_turn_does_some_and_tenants_take_turns() {
     let all = scene.driver.submitted;
     scene.driver.apply(Input::Durable(Ok(all)));
     scene.driver.perform();
-    scene.driver.release_held();
+    scene.driver.submit();
+    scene.driver.release_held(NO_END);
     assert!(quiet.try_recv().is_ok());
     let told = |mut answer: oneshot::Receiver<Answer>| answer.try_recv().is_ok();
     let loud_told = loud.into_iter().map(told).filter(|told| *told).count();
-    assert_eq!(loud_told, RELEASED_A_TURN - 1);
+    assert_eq!(loud_told, ITEMS_A_TURN - 1);
     assert_eq!(scene.driver.released.len(), 2);
 }
 

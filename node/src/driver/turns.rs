@@ -12,11 +12,12 @@ use crate::journal::CommitError;
 /// A journal that does not answer for this time counts as not writable.
 pub(super) const JOURNAL_PATIENCE: Duration = Duration::from_secs(9);
 
-/// Most items of each sort in one turn. So one sort delays the others by some milliseconds at most.
-const REPORTS_A_TURN: usize = 64;
-const TIMERS_A_TURN: usize = 64;
-const REQUESTS_A_TURN: usize = 16;
-pub(super) const RELEASED_A_TURN: usize = 64;
+/// Most items of each sort in one turn.
+pub(super) const ITEMS_A_TURN: usize = 64;
+/// Timers that come before their orders: orders may be carried out at once.
+const TIMERS_AT_ONCE: usize = 8;
+/// Processor time of one sort in a turn, about. So no sort keeps the others waiting for long.
+const SHARE: Duration = Duration::from_micros(250);
 
 /// Interval of the check whether the node has settled or drained, while the driver has more work.
 const LOOK: Duration = Duration::from_millis(10);
@@ -102,6 +103,7 @@ impl<E: Environment> Driver<E> {
         self.fenced_before = fenced.map(|(id, _)| id).collect();
         self.table.on_start(self.environment.now());
         self.perform();
+        self.submit();
     }
 
     pub(super) fn uncut(&self) -> Vec<LeaseId> {
@@ -114,37 +116,65 @@ impl<E: Environment> Driver<E> {
     pub(super) fn turn(&mut self) -> Option<bool> {
         while let Some(input) = self.mailbox.take_notice() {
             if matches!(input, Input::Halt) {
+                self.submit();
                 return None;
             }
             self.apply(input);
             self.perform();
         }
-        self.release_held();
-        for _ in 0..REPORTS_A_TURN {
+        let share = self.share();
+        self.release_held(share);
+        self.perform();
+        let share = self.share();
+        for _ in 0..ITEMS_A_TURN {
             let Some(input) = self.mailbox.take_report() else {
                 break;
             };
             self.apply(input);
+            self.perform();
+            if self.is_over(share) {
+                break;
+            }
         }
-        self.perform();
         let now = self.environment.now();
         let done_at = |input: &Input| match input {
             Input::Report { at, .. } => Some(*at),
             _ => None,
         };
         let heard = self.mailbox.least_of_reports(done_at).unwrap_or(now.boot);
-        let more_is_due = self.table.tick_some(now, heard, TIMERS_A_TURN);
-        self.perform();
-        for _ in 0..REQUESTS_A_TURN {
+        let share = self.share();
+        let mut more_is_due = true;
+        for _ in 0..ITEMS_A_TURN / TIMERS_AT_ONCE {
+            more_is_due = self.table.tick_some(now, heard, TIMERS_AT_ONCE);
+            self.perform();
+            if !more_is_due || self.is_over(share) {
+                break;
+            }
+        }
+        let share = self.share();
+        for _ in 0..ITEMS_A_TURN {
             let Some(input) = self.mailbox.take_request() else {
                 break;
             };
             self.apply(input);
+            self.perform();
+            if self.is_over(share) {
+                break;
+            }
         }
-        self.perform();
+        self.submit();
         self.check_journal(now.boot);
         self.signal_changes();
         Some(more_is_due || !self.released.is_empty() || !self.mailbox.is_empty())
+    }
+
+    /// The end of the share of one sort of work.
+    fn share(&self) -> BootTime {
+        self.environment.now().boot + SHARE
+    }
+
+    pub(super) fn is_over(&self, share: BootTime) -> bool {
+        share <= self.environment.now().boot
     }
 
     fn signal_changes(&mut self) {
@@ -171,6 +201,7 @@ impl<E: Environment> Driver<E> {
             let error = format_args!("its disk has not answered for {secs} s");
             self.not_durable(&CommitError::new(error));
             self.perform();
+            self.submit();
         }
     }
 

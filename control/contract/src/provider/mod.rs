@@ -6,6 +6,7 @@
 
 mod binding;
 mod cut;
+mod inline;
 mod reconcile;
 
 use std::{

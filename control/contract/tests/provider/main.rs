@@ -15,7 +15,9 @@ use std::{
 };
 
 use fabricbios_contract::{Removal, stray_binding_id};
-use fabricbios_lease::{BindError, BindOrder, BindingId, BootTime, Linger, StepError};
+use fabricbios_lease::{
+    BindError, BindOrder, BindingId, BootTime, Extent, Linger, Order, StepError,
+};
 use fabricbios_wire::{LeaseId, MemTerms, PeerChange, Transport};
 
 use world::{EXTENT, POOL, World, binding_id, order};
@@ -603,4 +605,80 @@ fn a_lease_of_before_concerns_the_paths_of_its_transport_alone() {
     world.provider.extend(binding_id(1), BootTime(1)).unwrap();
     world.provider.cut(binding_id(1), Linger::None).unwrap();
     assert_eq!(world.asked(), ["udp extend", "udp revoke", "udp verify"]);
+}
+
+/// The driver's thread must never wait, so what it does itself is asked of every path and of the store.
+#[test]
+fn an_order_is_inline_if_no_path_and_no_store_of_the_lease_waits() {
+    let world = World::new();
+    let whole_life = |transport| {
+        let provider = &world.provider;
+        let bind = provider.is_inline(&Order::Bind(order(1, transport)));
+        provider.bind(&order(1, transport)).unwrap();
+        let id = binding_id(1);
+        let more = [
+            Order::Rotate(id),
+            Order::Cut(id, Linger::None),
+            Order::Release(id, EXTENT.into()),
+        ];
+        let more = more.map(|order| provider.is_inline(&order));
+        provider.cut(id, Linger::None).unwrap();
+        provider.release(id, EXTENT, &|| ()).unwrap();
+        (bind, more)
+    };
+    assert_eq!(whole_life(Transport::Udp), (true, [true; 3]));
+    for transport in [Transport::Rdma, Transport::Both] {
+        let world = World::new();
+        let bind = Order::Bind(order(1, transport));
+        assert!(!world.provider.is_inline(&bind));
+        world.provider.bind(&order(1, transport)).unwrap();
+        let cut = Order::Cut(binding_id(1), Linger::None);
+        assert!(!world.provider.is_inline(&cut));
+    }
+}
+
+#[test]
+fn what_takes_long_or_may_be_under_way_elsewhere_is_not_inline() {
+    let world = World::new();
+    let udp = order(1, Transport::Udp);
+    let provider = &world.provider;
+    let adopts = BindOrder {
+        adopts: true,
+        ..udp.clone()
+    };
+    assert!(!provider.is_inline(&Order::Bind(adopts)));
+    let cut = Order::Cut(binding_id(1), Linger::None);
+    assert!(
+        !provider.is_inline(&cut),
+        "this process does not know the lease"
+    );
+    provider.bind(&udp).unwrap();
+    let long = Extent {
+        length: EXTENT.length + 1,
+        ..EXTENT
+    };
+    let release = Order::Release(binding_id(1), long.into());
+    assert!(!provider.is_inline(&release));
+
+    // A thread that hangs in the lease's storage keeps nobody who asks.
+    let (began, let_on) = world.hold("release");
+    thread::scope(|threads| {
+        threads.spawn(|| {
+            provider.cut(binding_id(1), Linger::None).unwrap();
+            provider.release(binding_id(1), EXTENT, &|| ()).unwrap();
+        });
+        began.recv().unwrap();
+        for order in [cut, Order::Release(binding_id(1), EXTENT.into())] {
+            assert!(!provider.is_inline(&order), "{order:?}");
+        }
+        let other = BindOrder {
+            binding_id: BindingId {
+                lease_id: LeaseId(2),
+                ..binding_id(1)
+            },
+            ..order(1, Transport::Udp)
+        };
+        assert!(provider.is_inline(&Order::Bind(other)));
+        let_on.send(()).unwrap();
+    });
 }

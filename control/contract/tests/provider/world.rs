@@ -10,7 +10,7 @@ use std::{
 };
 
 use fabricbios_contract::{
-    DataPath, Part, Provider, Removal, Revoked, Store, Stray, TellCondition,
+    DataPath, Inline, Part, Provider, Removal, Revoked, Store, Stray, TellCondition,
 };
 use fabricbios_lease::*;
 use fabricbios_wire::*;
@@ -122,6 +122,9 @@ impl Store for FakeStore {
         let place = Placement::from(EXTENT);
         self.0.has("part", lease).then_some(place)
     }
+    fn is_inline(&self, placement: &Placement) -> bool {
+        placement.extent().length <= EXTENT.length
+    }
     fn tell_condition(&self, _: TellCondition) {}
 }
 
@@ -165,6 +168,12 @@ impl FakePath {
 }
 
 impl DataPath for FakePath {
+    fn inline(&self, _: ResourceId) -> Inline {
+        match self.name {
+            "udp" => Inline::Everything,
+            _ => Inline::Nothing,
+        }
+    }
     fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
         assert_eq!(part.placement, order.placement);
         self.does("bind")?;
