@@ -11,6 +11,17 @@ static HEAP: Counting = Counting;
 
 static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
+/// Calls of the allocator by all threads since the start, and the bytes that they asked for.
+#[cfg(test)]
+static ALLOCATED: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));
+
+/// See [`ALLOCATED`].
+#[cfg(test)]
+pub(crate) fn allocations() -> (usize, usize) {
+    let (calls, bytes) = &ALLOCATED;
+    (calls.load(Ordering::Relaxed), bytes.load(Ordering::Relaxed))
+}
+
 /// Bytes that are allocated and not freed.
 pub(crate) fn live_bytes() -> usize {
     LIVE_BYTES.load(Ordering::Relaxed)
@@ -20,6 +31,11 @@ pub(crate) fn live_bytes() -> usize {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
+        #[cfg(test)]
+        {
+            ALLOCATED.0.fetch_add(1, Ordering::Relaxed);
+            ALLOCATED.1.fetch_add(layout.size(), Ordering::Relaxed);
+        }
         // SAFETY: the caller keeps the contract of `alloc`, which is that of the system's.
         unsafe { System.alloc(layout) }
     }

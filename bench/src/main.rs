@@ -4,6 +4,8 @@
 //! rounds of one run and reports their ratio with an interval. The benches are no tests and do not fail for
 //! being slow, except `ends`, which is also a load test.
 
+#[cfg(test)]
+mod allocations;
 mod bare_file;
 mod churn;
 mod cpu;

@@ -87,7 +87,7 @@ pub(crate) struct Lease {
     /// are left. The number of such binds that failed.
     pub(crate) adoptions_failed: Option<u32>,
     /// Why the lease ends or has ended. The time is 0 until the cut is proved or has failed.
-    pub(crate) end: Option<Box<LeaseEnd>>,
+    pub(crate) end: Option<Arc<LeaseEnd>>,
     /// How long its cut took; absent before the proof.
     pub(crate) cut_time: Option<Box<CutTime>>,
     /// Since when the end is certain, or known to this run.
@@ -253,8 +253,12 @@ impl Lease {
 
     /// Sets the cause of the end; the proof of an earlier cut stays.
     pub(crate) fn ends(&mut self, cause: EndCause, by: Option<String>) {
-        let proof = self.end.take().map(|end| end.proof).unwrap_or_default();
-        self.end = Some(Box::new(LeaseEnd {
+        let proof = self
+            .end
+            .take()
+            .map(|end| end.proof.clone())
+            .unwrap_or_default();
+        self.end = Some(Arc::new(LeaseEnd {
             at_unix_ms: 0,
             cause,
             by,
@@ -266,7 +270,7 @@ impl Lease {
     /// Sets the time since which the end is certain.
     pub(crate) fn end_is_certain(&mut self, now: Now, since: BootTime) {
         if let Some(end) = self.end.as_mut().filter(|end| end.at_unix_ms == 0) {
-            end.at_unix_ms = now.unix_ms_at(since);
+            Arc::make_mut(end).at_unix_ms = now.unix_ms_at(since);
             self.over_since = Some(since);
         }
     }

@@ -1,6 +1,6 @@
 //! LEASE_LIST, a page at a time.
 
-use alloc::{collections::BTreeSet, vec::Vec};
+use alloc::{collections::BTreeSet, sync::Arc, vec::Vec};
 use core::ops::Bound;
 
 use fabricbios_wire::{LEASES_PER_PAGE_MAX, LeaseId, LeasePage, Reply, Role};
@@ -40,7 +40,7 @@ impl LeaseTable {
         let told = |id: &LeaseId| {
             let mut info = self.told(now, asked.role, false, *id)?;
             info.intent = None;
-            if let Some(end) = &mut info.end {
+            if let Some(end) = info.end.as_mut().map(Arc::make_mut) {
                 end.proof.clear();
                 end.cleaning.clear();
             }

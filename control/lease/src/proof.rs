@@ -1,13 +1,20 @@
 //! The proof that a cut ended access, and what was cleaned after it.
 
-use alloc::{string::String, vec::Vec};
-use core::{fmt, time::Duration};
+use alloc::{borrow::Cow, string::String, sync::Arc, vec::Vec};
+use core::{
+    fmt::{self, Write as _},
+    time::Duration,
+};
 
 use fabricbios_wire::{PROOF_STEPS_MAX, ProofStep};
 
+/// Bytes of most answers of a step.
+const USUAL_BYTES: usize = 40;
+
 /// The steps and checks of a cut or of a cleaning, in order. The first [`PROOF_STEPS_MAX`] steps are kept.
+/// Clones share them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Proof(Vec<ProofStep>);
+pub struct Proof(Arc<Vec<ProofStep>>);
 
 impl Proof {
     /// A proof that no access was there, with the reason.
@@ -18,7 +25,11 @@ impl Proof {
 
     /// A proof of one step, see [`Proof::add`].
     #[must_use]
-    pub fn of(step: impl Into<String>, took: Duration, found: impl fmt::Display) -> Self {
+    pub fn of(
+        step: impl Into<Cow<'static, str>>,
+        took: Duration,
+        found: impl fmt::Display,
+    ) -> Self {
         let mut proof = Self::default();
         proof.add(step, took, found);
         proof
@@ -31,12 +42,20 @@ impl Proof {
     }
 
     /// Adds the next step. `found`: the answer of the system; empty if the step has none.
-    pub fn add(&mut self, step: impl Into<String>, took: Duration, found: impl fmt::Display) {
+    pub fn add(
+        &mut self,
+        step: impl Into<Cow<'static, str>>,
+        took: Duration,
+        found: impl fmt::Display,
+    ) {
         if self.0.len() < PROOF_STEPS_MAX {
-            self.0.push(ProofStep {
+            let mut text = String::with_capacity(USUAL_BYTES);
+            // A string takes every byte.
+            write!(text, "{found}").ok();
+            Arc::make_mut(&mut self.0).push(ProofStep {
                 step: step.into(),
                 took_us: u32::try_from(took.as_micros()).unwrap_or(u32::MAX),
-                found: alloc::format!("{found}"),
+                found: text,
             });
         }
     }
@@ -44,8 +63,12 @@ impl Proof {
     /// Appends the steps of another path.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
+        if self.0.is_empty() {
+            return other;
+        }
         let room = PROOF_STEPS_MAX.saturating_sub(self.0.len());
-        self.0.extend(other.0.into_iter().take(room));
+        let more = other.into_steps().into_iter().take(room);
+        Arc::make_mut(&mut self.0).extend(more);
         self
     }
 
@@ -55,8 +78,9 @@ impl Proof {
         &self.0
     }
 
+    /// All steps, without a copy if nobody else has them.
     pub(crate) fn into_steps(self) -> Vec<ProofStep> {
-        self.0
+        Arc::unwrap_or_clone(self.0)
     }
 }
 

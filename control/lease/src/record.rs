@@ -44,7 +44,7 @@ pub struct LeaseRecord {
     /// The phase after the end; absent while the lease lives.
     pub ended: Option<LeasePhase>,
     /// Cause and time of the end, with the proof of the cut; absent while the lease lives.
-    pub end: Option<Box<LeaseEnd>>,
+    pub end: Option<Arc<LeaseEnd>>,
     /// A restart could not adopt the lease and revokes it; no later restart adopts it either.
     pub cannot_go_on: bool,
     /// If `ended` is `Fenced`: the lease is cut, and only its release failed.
@@ -104,8 +104,8 @@ impl LeaseRecord {
     /// only.
     pub(crate) fn info(self, phase: LeasePhase) -> LeaseInfo {
         let mut end = self.end;
-        if let Some(end) = &mut end {
-            end.by = None;
+        if let Some(end) = end.as_mut().filter(|end| end.by.is_some()) {
+            Arc::make_mut(end).by = None;
         }
         LeaseInfo {
             lease_id: self.lease_id,

@@ -1,7 +1,7 @@
 //! Reports of the providers. A report that names an old binding, or does not fit the state of the lease, is noted and
 //! ignored.
 
-use alloc::boxed::Box;
+use alloc::{boxed::Box, sync::Arc};
 use core::time::Duration;
 
 use fabricbios_wire::{EndCause, LeaseId};
@@ -131,7 +131,7 @@ impl LeaseTable {
             return;
         }
         lease.cut_time = Some(Box::new(time));
-        if let Some(end) = &mut lease.end {
+        if let Some(end) = lease.end.as_mut().map(Arc::make_mut) {
             end.proof = proof.into_steps();
         }
         if !keep {
@@ -211,9 +211,11 @@ impl LeaseTable {
         let Some(lease) = self.waiting_for(binding_id, "released", &expected) else {
             return;
         };
-        if let (Ok(cleaning), Some(end)) = (&outcome, &mut lease.end) {
-            end.cleaning = cleaning.steps().to_vec();
-        }
+        let outcome = outcome.map(|cleaning| {
+            if let Some(end) = &mut lease.end {
+                Arc::make_mut(end).cleaning = cleaning.into_steps();
+            }
+        });
         match (lease.state(), outcome) {
             (State::Releasing, Ok(_)) => {
                 let pace = Pace::new(lease.placement.amount(), lease.cleaned_for(now));

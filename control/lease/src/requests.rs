@@ -1,6 +1,6 @@
 //! Requests to the table.
 
-use alloc::{boxed::Box, format, string::String};
+use alloc::{boxed::Box, format, string::String, sync::Arc};
 use core::time::Duration;
 
 use fabricbios_wire::{
@@ -286,8 +286,10 @@ impl LeaseTable {
         };
         if role == Role::Operator {
             info.tenant = Some(String::from(&**tenant));
-            if let (Some(told), Some(end)) = (&mut info.end, end) {
-                told.by.clone_from(&end.by);
+            if let (Some(told), Some(end)) = (&mut info.end, end)
+                && end.by.is_some()
+            {
+                Arc::make_mut(told).by.clone_from(&end.by);
             }
         }
         Some(info)

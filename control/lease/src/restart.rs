@@ -10,7 +10,7 @@
 //! name is removed and scrubbed, or [`LeaseTable::restore_stray`] fences it; only after that the node advertises. The driver calls [`LeaseTable::on_start`] when
 //! orders can be carried out.
 
-use alloc::{boxed::Box, vec::Vec};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::time::Duration;
 
 use fabricbios_wire::{EndCause, LeaseEnd, LeaseId, LeasePhase, ResourceId, Transport};
@@ -348,12 +348,12 @@ impl Lease {
 }
 
 /// The end that an earlier run reported.
-fn known_end(record: &LeaseRecord) -> Option<Box<LeaseEnd>> {
+fn known_end(record: &LeaseRecord) -> Option<Arc<LeaseEnd>> {
     record.end.clone().filter(|end| end.at_unix_ms != 0)
 }
 
-fn ended_for(cause: EndCause, at_unix_ms: u64) -> Box<LeaseEnd> {
-    Box::new(LeaseEnd {
+fn ended_for(cause: EndCause, at_unix_ms: u64) -> Arc<LeaseEnd> {
+    Arc::new(LeaseEnd {
         at_unix_ms,
         cause,
         by: None,

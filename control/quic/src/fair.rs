@@ -5,6 +5,10 @@ use std::{
     hash::Hash,
 };
 
+/// Empty queues that are kept, so that an owner with one item at a time costs no allocation, and most items of one.
+const SPARES: usize = 8;
+const SPARE_ITEMS: usize = 64;
+
 /// A queue in which owners, such as tenants, take turns: the first item of an owner waits for at most one item of each
 /// other owner. Items of one owner keep their order.
 #[derive(Debug)]
@@ -12,6 +16,8 @@ pub struct FairQueue<O, T> {
     of: HashMap<O, VecDeque<T>>,
     /// Owners of items, in the order in which they are served.
     turns: VecDeque<O>,
+    /// Queues of owners that have no items any more, for the next ones.
+    spare: Vec<VecDeque<T>>,
     len: usize,
 }
 
@@ -20,6 +26,7 @@ impl<O, T> Default for FairQueue<O, T> {
         Self {
             of: HashMap::new(),
             turns: VecDeque::new(),
+            spare: Vec::new(),
             len: 0,
         }
     }
@@ -28,7 +35,9 @@ impl<O, T> Default for FairQueue<O, T> {
 impl<O: Clone + Eq + Hash, T> FairQueue<O, T> {
     /// Appends an item to its owner's queue.
     pub fn push(&mut self, owner: O, item: T) {
-        let its = self.of.entry(owner.clone()).or_default();
+        let spare = &mut self.spare;
+        let its =
+            { self.of.entry(owner.clone()) }.or_insert_with(|| spare.pop().unwrap_or_default());
         if its.is_empty() {
             self.turns.push_back(owner);
         }
@@ -49,7 +58,10 @@ impl<O: Clone + Eq + Hash, T> FairQueue<O, T> {
         let item = its.pop_front()?;
         self.len -= 1;
         if its.is_empty() {
-            self.of.remove(&owner);
+            let its = self.of.remove(&owner);
+            let short =
+                its.filter(|its| its.capacity() <= SPARE_ITEMS && self.spare.len() < SPARES);
+            self.spare.extend(short);
         } else {
             self.turns.push_back(owner.clone());
         }

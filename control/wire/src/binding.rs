@@ -1,6 +1,6 @@
 //! A lease as its holder sees it: its state and the coordinates of its data plane (000, "Binding TLV Format").
 
-use alloc::{boxed::Box, string::String, vec::Vec};
+use alloc::{borrow::Cow, boxed::Box, string::String, sync::Arc, vec::Vec};
 use core::fmt;
 
 use zeroize::Zeroize;
@@ -48,8 +48,8 @@ pub struct LeaseInfo {
     pub binding: Binding,
     /// 0x0C01: the tenant. Only operators receive it; a tenant sees only its own leases.
     pub tenant: Option<String>,
-    /// 0x0C02 to 0x0C04: the end of the lease; absent while it lives. Boxed: of a million leases most have not ended.
-    pub end: Option<Box<LeaseEnd>>,
+    /// 0x0C02 to 0x0C04: the end of the lease; absent while it lives. Shared: record, answer and log have the same.
+    pub end: Option<Arc<LeaseEnd>>,
 }
 
 /// The end of a lease.
@@ -126,7 +126,7 @@ words! {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ProofStep {
     /// The name of the step, such as `dealloc_mw` or `Connect`.
-    pub step: String,
+    pub step: Cow<'static, str>,
     /// Duration, microseconds.
     pub took_us: u32,
     /// The answer to a check, or a refusal that changes nothing. Empty if the step was simply done.

@@ -1,6 +1,6 @@
 //! The end of a lease, and the proof of its cut: TLVs 0x0C01 to 0x0C04 of a lease (layout ours).
 
-use alloc::{boxed::Box, string::String, vec::Vec};
+use alloc::{string::String, sync::Arc, vec::Vec};
 
 use crate::{
     CLEANING_STEPS_MAX, EndCause, LeaseEnd, PROOF_FOUND_BYTES_MAX, PROOF_STEP_BYTES_MAX,
@@ -17,7 +17,7 @@ pub(crate) fn find_tenant(area: &TlvArea<'_>) -> Decoded<Option<String>> {
 }
 
 /// Reads the end and its steps. Steps of a lease without an end are skipped.
-pub(crate) fn find(area: &TlvArea<'_>) -> Decoded<Option<Box<LeaseEnd>>> {
+pub(crate) fn find(area: &TlvArea<'_>) -> Decoded<Option<Arc<LeaseEnd>>> {
     let Some(mut end) = area.read(tag::LEASE_END, read_end)? else {
         return Ok(None);
     };
@@ -25,7 +25,7 @@ pub(crate) fn find(area: &TlvArea<'_>) -> Decoded<Option<Box<LeaseEnd>>> {
     end.proof = steps.iter().map(read_step).collect::<Decoded<_>>()?;
     let steps = area.find_all(tag::LEASE_CLEANING_STEP, CLEANING_STEPS_MAX)?;
     end.cleaning = steps.iter().map(read_step).collect::<Decoded<_>>()?;
-    Ok(Some(Box::new(end)))
+    Ok(Some(Arc::new(end)))
 }
 
 /// `u64` milliseconds of wall clock, `u8` cause, UTF-8 operator.
@@ -56,7 +56,7 @@ fn read_step(tlv: &Tlv<'_>) -> Decoded<ProofStep> {
     let found = tlv.text(5 + length, PROOF_FOUND_BYTES_MAX)?;
     let name = tlv.text_within(5, length)?;
     Ok(ProofStep {
-        step: String::from(name),
+        step: String::from(name).into(),
         took_us: u32::from_be_bytes(*took),
         found: String::from(found),
     })

@@ -1,5 +1,7 @@
 //! Headers, answers and limits: a frame that is not for this side, or does not fit, is refused or reported.
 
+use std::sync::Arc;
+
 use fabricbios_wire::*;
 
 #[test]
@@ -248,7 +250,7 @@ fn the_largest_answers_fit_a_frame() {
         },
         binding,
         tenant: Some("t".repeat(TENANT_BYTES_MAX)),
-        end: Some(Box::new(LeaseEnd {
+        end: Some(Arc::new(LeaseEnd {
             at_unix_ms: 1,
             cause: EndCause::Revoked,
             by: Some("o".repeat(TENANT_BYTES_MAX)),

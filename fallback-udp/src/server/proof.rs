@@ -6,13 +6,15 @@
 use std::{mem, net::Ipv4Addr, time::Instant};
 
 use fabricbios_lease::{BindingId, Proof, StepError};
-use fabricbios_wire::{DATAGRAM_MAX, DataFrame, DataHeader, DataOp, DataStatus, LeaseId};
+use fabricbios_wire::{
+    DATAGRAM_MAX, DataFrame, DataHeader, DataOp, DataService, DataStatus, LeaseId,
+};
 
 use super::{
     binding_state::{BindingState, Phase},
     entry::{Content, Entry},
     serving::Outcome,
-    udp_path::{UdpPath, name_of},
+    udp_path::UdpPath,
 };
 use crate::{Begin, DataKey, begin};
 
@@ -54,12 +56,11 @@ impl<C: Content> UdpPath<C> {
         let mut proof = Proof::default();
         let started = Instant::now();
         entry.end();
-        let name = name_of(C::SERVICE);
-        proof.add(
-            format!("{name} end"),
-            started.elapsed(),
-            "nothing in progress",
-        );
+        let (end, ping) = match C::SERVICE {
+            DataService::Memory => ("FBMU end", "FBMU PING under its key"),
+            DataService::Block => ("FBBU end", "FBBU PING under its key"),
+        };
+        proof.add(end, started.elapsed(), "nothing in progress");
         // A copy, since the server takes the lock of the keys when it answers the PING.
         let keys = entry.keys().clone();
         for key in keys.iter() {
@@ -70,8 +71,7 @@ impl<C: Content> UdpPath<C> {
                     format!("{binding_id}: PING under its key got {answered:?}, not NO_LEASE");
                 return Err(StepError::new("prove over", detail));
             }
-            let question = format!("{name} PING under its key");
-            proof.add(question, sent.elapsed(), DataStatus::NoLease);
+            proof.add(ping, sent.elapsed(), DataStatus::NoLease);
         }
         entry.check_invariants()?;
         Ok(proof)

@@ -332,13 +332,5 @@ pub(super) fn failed(binding_id: BindingId, why: &str) -> BindError {
     BindError::Failed(StepError::new("bind", format_args!("{binding_id}: {why}")))
 }
 
-/// The name of a service in logs and errors.
-pub(super) fn name_of(service: DataService) -> &'static str {
-    match service {
-        DataService::Memory => "FBMU",
-        DataService::Block => "FBBU",
-    }
-}
-
 #[cfg(test)]
 mod tests;

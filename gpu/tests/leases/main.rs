@@ -66,7 +66,7 @@ fn a_cut_ends_the_session_and_the_release_leaves_no_byte() {
     assert_eq!(again.number, session.number);
     let proof = world.cut(&lease);
     assert!(session.is_over());
-    let steps: Vec<&str> = proof.steps().iter().map(|it| it.step.as_str()).collect();
+    let steps: Vec<&str> = proof.steps().iter().map(|it| &*it.step).collect();
     assert_eq!(steps, ["kill worker", "look for processes"]);
     let refused = world.session(lease_id(1)).err().unwrap();
     assert_eq!(refused.error, LeaseError::Expired);

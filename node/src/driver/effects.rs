@@ -5,7 +5,7 @@ use std::{mem, sync::Arc};
 use fabricbios_lease::{After, BootTime, Change as TableChange, Effect, Order, StepError, Ticket};
 use fabricbios_wire::{Answer, LeaseError, LeaseId, Refusal, RefusalClass};
 
-use super::{Driver, Environment, log_note, turns::ITEMS_A_TURN};
+use super::{Confirming, Driver, Environment, log_note, turns::ITEMS_A_TURN};
 use crate::{
     driver::fair::Owner,
     journal::{Change, CommitError, Key, Seq, records},
@@ -93,13 +93,16 @@ impl<E: Environment> Driver<E> {
             }
             match self.released.pop_of(|_| true) {
                 Some((tenant, Held::Answer(ticket, answer, After::Grant(binding_id)))) => {
-                    self.confirming
-                        .insert(binding_id.lease_id, vec![(ticket, answer)]);
+                    let confirming = Confirming {
+                        granted: (ticket, answer),
+                        repeats: Vec::new(),
+                    };
+                    self.confirming.insert(binding_id.lease_id, confirming);
                     self.dispatch(tenant, Order::Confirm(binding_id));
                 }
                 Some((_, Held::Answer(ticket, answer, After::Repeat(id)))) => {
                     match self.confirming.get_mut(&id) {
-                        Some(waiting) => waiting.push((ticket, answer)),
+                        Some(waiting) => waiting.repeats.push((ticket, answer)),
                         None => self.reply(ticket, answer),
                     }
                 }

@@ -1,6 +1,6 @@
 //! What the driver does with each input.
 
-use std::{sync::Arc, time::Duration};
+use std::{iter, sync::Arc, time::Duration};
 
 use fabricbios_lease::{Asked, BindingId, BootTime, Report, StepError, Ticket, Trouble};
 use fabricbios_wire::{
@@ -10,7 +10,7 @@ use fabricbios_wire::{
 use tokio::sync::oneshot;
 
 use super::{
-    Driver, Environment, Input, Requester,
+    Confirming, Driver, Environment, Input, Requester,
     effects::{unavailable, unconfirmed, unwritten},
     endpoint, log_note,
     tally::{DriverFigures, kind_of},
@@ -89,12 +89,12 @@ impl<E: Environment> Driver<E> {
         &mut self,
         id: BindingId,
         outcome: &Result<(), StepError>,
-        waiting: Vec<(Ticket, Answer)>,
+        waiting: Confirming,
     ) {
         if outcome.is_ok() {
             self.tally.granted(id.resource_id);
         }
-        for (ticket, answer) in waiting {
+        for (ticket, answer) in iter::once(waiting.granted).chain(waiting.repeats) {
             match outcome {
                 Ok(()) => self.reply(ticket, answer),
                 Err(error) => self.refuse(ticket, id.lease_id, unconfirmed(error)),

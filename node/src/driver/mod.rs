@@ -113,6 +113,13 @@ pub struct Requester {
     pub reply: oneshot::Sender<Answer>,
 }
 
+/// The answers that wait for a confirmation.
+#[derive(Debug)]
+struct Confirming {
+    granted: (Ticket, Answer),
+    repeats: Vec<(Ticket, Answer)>,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Driver<E> {
@@ -133,7 +140,7 @@ pub struct Driver<E> {
     /// Answers and orders whose changes are durable now. One commit can release the items of many thousands of leases.
     released: FairQueue<Held>,
     /// Durable grants and repeats of their requests, which are answered once their store has confirmed them.
-    confirming: HashMap<LeaseId, Vec<(Ticket, Answer)>>,
+    confirming: HashMap<LeaseId, Confirming>,
     /// The error of the last commit, if it failed.
     unwritable: Option<CommitError>,
     failing: Failing,

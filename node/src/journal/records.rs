@@ -3,9 +3,12 @@
 use anyhow::{Context, ensure};
 use serde::{Serialize, de::DeserializeOwned};
 
+/// Bytes of most records; a longer one grows its buffer.
+const USUAL_BYTES: usize = 384;
+
 /// A record as bytes.
 pub(crate) fn encode(record: &impl Serialize) -> postcard::Result<Vec<u8>> {
-    postcard::to_allocvec(record)
+    postcard::to_extend(record, Vec::with_capacity(USUAL_BYTES))
 }
 
 /// Decodes a whole record.
@@ -22,6 +25,8 @@ const DAMAGED: &str = "the journal holds a damaged record; move the journal away
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use fabricbios_lease::{
         BootTime, Extent, FORMAT, FenceRecord, LeaseRecord, Placement, Quantity, Requested,
         StepError,
@@ -94,7 +99,7 @@ mod tests {
             grace_secs: 10,
             deadline: BootTime(7),
             ended: Some(LeasePhase::Revoked),
-            end: Some(Box::new(end)),
+            end: Some(Arc::new(end)),
             cannot_go_on: true,
             fenced_by_release: false,
             terms: Some(Box::new(terms.into())),

@@ -1,5 +1,7 @@
 //! Leases that are over: their holder, the cause and time of their end, and the proof.
 
+use std::sync::Arc;
+
 use fabricbios_wire::{
     Binding, EndCause, LeaseEnd, LeaseId, LeaseInfo, LeasePage, LeasePhase, LeaseStatus, ProofStep,
     Reply, ResourceType, TENANT_BYTES_MAX,
@@ -11,7 +13,7 @@ use crate::{LEASE_TEXT, common::lease, json_of, saying, text_of};
 /// An ended lease as the node shows it to an operator.
 fn revoked() -> LeaseInfo {
     let step = |step: &str, took_us, found: &str| ProofStep {
-        step: step.to_owned(),
+        step: step.to_owned().into(),
         took_us,
         found: found.to_owned(),
     };
@@ -22,7 +24,7 @@ fn revoked() -> LeaseInfo {
         renewable_at_unix_ms: 0,
         binding: Binding::plain(ResourceType::Mem),
         tenant: Some("blue".into()),
-        end: Some(Box::new(LeaseEnd {
+        end: Some(Arc::new(LeaseEnd {
             at_unix_ms: 1_800_000_031_000,
             cause: EndCause::Revoked,
             by: Some("anna".into()),
@@ -43,7 +45,8 @@ fn revoked() -> LeaseInfo {
 /// The same lease as the node shows it to its tenant.
 fn as_tenant(mut info: LeaseInfo) -> LeaseInfo {
     info.tenant = None;
-    info.end.iter_mut().for_each(|end| end.by = None);
+    let end = info.end.iter_mut().map(Arc::make_mut);
+    end.for_each(|end| end.by = None);
     info
 }
 
@@ -129,7 +132,7 @@ fn a_list_tells_operators_whose_each_was_and_why_and_when_it_ended_in_120_column
     let mut ended = revoked();
     ended.capacity = (1 << 30) - 1;
     ended.tenant = Some("t".repeat(TENANT_BYTES_MAX));
-    if let Some(end) = &mut ended.end {
+    if let Some(end) = ended.end.as_mut().map(Arc::make_mut) {
         end.cause = EndCause::KeyNotRetired;
         end.proof.clear();
         end.cleaning.clear();

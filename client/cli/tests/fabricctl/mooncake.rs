@@ -135,7 +135,7 @@ impl State {
                 (info.phase, info.remaining_ms) = (phase, 0);
                 info.status = LeaseStatus::Revoked;
                 info.binding.kind = fabricbios_wire::KindBinding::Mem(None);
-                info.end = Some(Box::new(LeaseEnd {
+                info.end = Some(Arc::new(LeaseEnd {
                     at_unix_ms: 1,
                     cause,
                     by: None,

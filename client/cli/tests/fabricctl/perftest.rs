@@ -168,7 +168,7 @@ fn node(over: &Arc<AtomicBool>) -> FakeNode {
             other => panic!("{other:?}"),
         };
         info.phase = phase;
-        info.end = Some(Box::new(LeaseEnd {
+        info.end = Some(Arc::new(LeaseEnd {
             at_unix_ms: 1_800_000_031_000,
             cause,
             by: None,

@@ -5,7 +5,7 @@ use std::{
     io::{BufRead, BufReader, Read},
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
     process::{Child, Command, Output, Stdio},
-    sync::mpsc,
+    sync::{Arc, mpsc},
     time::Duration,
 };
 
@@ -125,7 +125,7 @@ fn a_command_that_a_cut_kills_has_a_line_that_says_why() {
         let revoked = LeaseInfo {
             phase: LeasePhase::Revoked,
             status: LeaseStatus::Revoked,
-            end: Some(Box::new(LeaseEnd {
+            end: Some(Arc::new(LeaseEnd {
                 at_unix_ms: 1,
                 cause: EndCause::Revoked,
                 by: Some("root-of-all".to_owned()),

@@ -1,6 +1,9 @@
 //! How the end of a lease is reported: as data, and the same in errors, health and answers.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use fabricbios_client::{EndCause, Error, Health, LeaseEnd, MemLease};
 use fabricbios_wire::{LeaseInfo, LeasePhase, LeaseStatus, Reply, Request};
@@ -27,7 +30,7 @@ fn ended(phase: LeasePhase, cause: EndCause) -> LeaseInfo {
     LeaseInfo {
         phase,
         status: LeaseStatus::Revoked,
-        end: Some(Box::new(LeaseEnd {
+        end: Some(Arc::new(LeaseEnd {
             at_unix_ms: 1,
             cause,
             by: None,

@@ -68,7 +68,7 @@ impl Provider {
         let mut made = 0;
         for (at, entry) in self.paths_over(Some(order.transport)) {
             match entry.path.bind(order, part) {
-                Ok(binding) => lease.state().bindings.insert(at, binding),
+                Ok(binding) => lease.state().bindings.insert(at, Box::new(binding)),
                 Err(error) => {
                     let error = match several {
                         true => with_path(entry.name, error),
@@ -141,7 +141,7 @@ impl Provider {
                 error if keyed.len() > 1 => with_path(entry.name, error),
                 error => error,
             });
-            lease.state().bindings.insert(at, rotated?);
+            lease.state().bindings.insert(at, Box::new(rotated?));
         }
         let rotated = match keyed.is_empty() {
             true => None,
@@ -173,7 +173,7 @@ impl Provider {
             1 => error,
             _ => with_path(entry.name, error),
         })?;
-        lease.state().bindings.insert(at, changed.clone());
+        lease.state().bindings.insert(at, Box::new(changed.clone()));
         Ok(merged(&lease.state().bindings).unwrap_or(changed))
     }
 
@@ -191,7 +191,7 @@ impl Provider {
         for &at in keyed.iter().rev() {
             let entry = &self.paths[at];
             match entry.path.retire_key(binding_id) {
-                Ok(binding) => drop(bindings.insert(at, binding)),
+                Ok(binding) => drop(bindings.insert(at, Box::new(binding))),
                 Err(error) if keyed.len() == 1 => all = Err(error),
                 Err(error) => all = all.and(Err(error.over(entry.name))),
             }
@@ -211,7 +211,8 @@ fn keyed(bindings: &Bindings) -> Vec<usize> {
 
 /// The coordinates over all paths; `None` without any path.
 fn merged(bindings: &Bindings) -> Option<Binding> {
-    bindings.values().cloned().reduce(Binding::or)
+    let bindings = bindings.values().map(|it| Binding::clone(it));
+    bindings.reduce(Binding::or)
 }
 
 /// Whether the older binding is gone.

@@ -45,13 +45,14 @@ impl Provider {
             revoked,
         } = cut;
         let several = revoked.len() > 1;
-        let mut all: Result<Proof, StepError> = Ok(Proof::default());
+        let mut all: Result<Option<Proof>, StepError> = Ok(None);
         for (at, revoked) in revoked {
             let PathEntry { path, name, .. } = &self.paths[at];
             let proof = revoked.and_then(|revoked| path.verify(binding_id, Some(&revoked)));
             let proof = proof.map_err(|error| if several { error.over(name) } else { error });
             all = match (all, proof) {
-                (Ok(before), Ok(proof)) => Ok(before.and(proof)),
+                (Ok(None), Ok(proof)) => Ok(Some(proof)),
+                (Ok(Some(before)), Ok(proof)) => Ok(Some(before.and(proof))),
                 (Err(before), Err(error)) => {
                     let detail = format!("{}; and {error}", before.detail);
                     Err(StepError { detail, ..before })
@@ -59,9 +60,10 @@ impl Provider {
                 (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
             };
         }
-        let proof = all.map(|proof| match proof.steps() {
-            [] => Proof::nothing_to_cut("no path leads to it"),
-            _ => proof,
+        let nothing = || Proof::nothing_to_cut("no path leads to it");
+        let proof = all.map(|proof| {
+            let proof = proof.filter(|it| !it.steps().is_empty());
+            proof.unwrap_or_else(nothing)
         });
         self.or_fenced(binding_id, proof)
     }

@@ -72,7 +72,7 @@ struct LeaseState {
     bindings: Bindings,
 }
 
-type Bindings = BTreeMap<usize, Binding>;
+type Bindings = BTreeMap<usize, Box<Binding>>;
 
 impl Lease {
     fn making(&self) -> MutexGuard<'_, ()> {

@@ -1,6 +1,6 @@
 //! Compares the table and the model after every step.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::*;
 
@@ -8,7 +8,7 @@ use super::*;
 fn to_its_tenant(info: &LeaseInfo) -> LeaseInfo {
     let mut info = info.clone();
     info.tenant = None;
-    if let Some(end) = &mut info.end {
+    if let Some(end) = info.end.as_mut().map(Arc::make_mut) {
         end.by = None;
     }
     info

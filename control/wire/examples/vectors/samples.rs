@@ -1,5 +1,7 @@
 //! The values of the vectors. Every field has a different number, so that swapped fields are noticed.
 
+use std::sync::Arc;
+
 use fabricbios_wire::*;
 
 use crate::cases::kinds::{block, cpu, gpu, mem, net};
@@ -159,7 +161,7 @@ pub(crate) fn full_lease() -> LeaseInfo {
 /// A lease that an operator took back, as operators see it.
 pub(crate) fn revoked_lease() -> LeaseInfo {
     let step = |step: &str, took_us, found: &str| ProofStep {
-        step: step.to_owned(),
+        step: step.to_owned().into(),
         took_us,
         found: found.to_owned(),
     };
@@ -170,7 +172,7 @@ pub(crate) fn revoked_lease() -> LeaseInfo {
         grace_ends_unix_ms: 0,
         remaining_ms: 0,
         tenant: Some("team-a".to_owned()),
-        end: Some(Box::new(LeaseEnd {
+        end: Some(Arc::new(LeaseEnd {
             at_unix_ms: 1_800_000_031_006,
             cause: EndCause::Revoked,
             by: Some("anna".to_owned()),

@@ -1,5 +1,7 @@
 //! Any request and any answer of the protocol, within its limits.
 
+use std::sync::Arc;
+
 use fabricbios_wire::*;
 use proptest::{
     collection::{btree_map, btree_set, vec},
@@ -451,7 +453,7 @@ fn lease() -> impl Strategy<Value = LeaseInfo> {
             effective,
             binding,
             tenant,
-            end: end.map(Box::new),
+            end: end.map(Arc::new),
             intent: stated.0,
             request_token: stated.1,
         },

@@ -1,5 +1,7 @@
 //! Documents of made-up figures.
 
+use std::sync::Arc;
+
 use fabricbios_wire::{
     Binding, Effective, EndCause, Fence, Generation, LeaseEnd, LeaseId, LeaseInfo, LeasePage,
     LeasePhase, LeaseStatus, ProofStep, ResourceId, ResourceType,
@@ -14,7 +16,7 @@ const NOW: u64 = 1_800_000_000_000;
 
 fn lease(id: u128, is_over: bool) -> LeaseInfo {
     let step = |step: &str| ProofStep {
-        step: step.to_owned(),
+        step: step.to_owned().into(),
         took_us: 120,
         found: SCRIPT.to_owned(),
     };
@@ -42,7 +44,7 @@ fn lease(id: u128, is_over: bool) -> LeaseInfo {
         request_token: None,
         binding: Binding::plain(ResourceType::Mem),
         tenant: Some(format!("{SCRIPT}{}", "t".repeat(30))),
-        end: is_over.then(|| Box::new(end)),
+        end: is_over.then(|| Arc::new(end)),
     }
 }
 
