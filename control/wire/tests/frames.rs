@@ -218,7 +218,7 @@ fn the_largest_answers_fit_a_frame() {
         })),
     };
     let step = ProofStep {
-        step: "s".repeat(PROOF_STEP_BYTES_MAX),
+        step: "s".repeat(PROOF_STEP_BYTES_MAX).into(),
         took_us: 1,
         found: "f".repeat(PROOF_FOUND_BYTES_MAX),
     };
@@ -295,7 +295,7 @@ fn the_largest_answers_fit_a_frame() {
         intent: None,
         ..lease.clone()
     };
-    listed.end.iter_mut().for_each(|end| {
+    listed.end.iter_mut().map(Arc::make_mut).for_each(|end| {
         end.proof.clear();
         end.cleaning.clear();
     });

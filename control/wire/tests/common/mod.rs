@@ -467,7 +467,7 @@ fn lease_end() -> impl Strategy<Value = LeaseEnd> {
         text(PROOF_FOUND_BYTES_MAX),
     );
     let step = step.prop_map(|(step, took_us, found)| ProofStep {
-        step,
+        step: step.into(),
         took_us,
         found,
     });

@@ -145,7 +145,7 @@ impl World {
 
     fn cut(&self, lease: u128) -> Vec<String> {
         let proof = self.provider.cut(binding_id(lease), Linger::None).unwrap();
-        proof.steps().iter().map(|it| it.step.clone()).collect()
+        proof.steps().iter().map(|it| it.step.to_string()).collect()
     }
 }
 

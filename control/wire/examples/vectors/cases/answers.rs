@@ -96,7 +96,7 @@ pub(crate) fn answers(c: &mut Vec<Case>) {
     };
     answer(c, "lease_list", "LEASE_LIST, more to come", M::LeaseList, Reply::Leases(page));
     let mut revoked = samples::revoked_lease();
-    revoked.end.iter_mut().for_each(|end| {
+    revoked.end.iter_mut().map(std::sync::Arc::make_mut).for_each(|end| {
         end.proof.clear();
         end.cleaning.clear();
     });
@@ -175,7 +175,7 @@ fn lease_ends(c: &mut Vec<Case>) {
     answer(c, "lease_end_operator", about, query, Reply::Lease(revoked.clone()));
     let of = |change: fn(&mut LeaseEnd)| {
         let mut lease = LeaseInfo { tenant: None, ..revoked.clone() };
-        lease.end.iter_mut().for_each(|end| {
+        lease.end.iter_mut().map(std::sync::Arc::make_mut).for_each(|end| {
             end.by = None;
             change(end);
         });
@@ -188,12 +188,12 @@ fn lease_ends(c: &mut Vec<Case>) {
             end.proof.clear();
             end.cleaning.clear();
         });
-        lease.end.iter_mut().for_each(|end| end.cause = *cause);
+        lease.end.iter_mut().map(std::sync::Arc::make_mut).for_each(|end| end.cause = *cause);
         answer(c, &format!("lease_end_{cause}"), "LEASE_QUERY", query, Reply::Lease(lease));
     }
     let longest = of(|end| {
         let step = ProofStep {
-            step: "s".repeat(PROOF_STEP_BYTES_MAX),
+            step: "s".repeat(PROOF_STEP_BYTES_MAX).into(),
             took_us: u32::MAX,
             found: "f".repeat(PROOF_FOUND_BYTES_MAX),
         };

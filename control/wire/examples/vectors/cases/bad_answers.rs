@@ -113,7 +113,7 @@ fn bad_intents(c: &mut Vec<Case>) {
 fn bad_ends(c: &mut Vec<Case>) {
     let kind = Kind::Answer(asked(MessageType::LeaseQuery));
     let mut lease = samples::revoked_lease();
-    lease.end.iter_mut().for_each(|end| {
+    lease.end.iter_mut().map(std::sync::Arc::make_mut).for_each(|end| {
         end.proof.truncate(1);
         end.cleaning.clear();
     });
