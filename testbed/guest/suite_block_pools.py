@@ -5,6 +5,7 @@
 a pool taken by force from a node whose state is lost. No tenant ever reads another tenant's bytes, and nothing is lost
 that an operator has not given up."""
 import contextlib
+import fcntl
 import os
 import pathlib
 import shutil
@@ -25,9 +26,11 @@ ALL = ("--force",)
 
 
 def kept(node, name):
-    """Kills the daemon and returns a copy of its state directory."""
+    """Returns a copy of the state directory of a daemon that was killed. Its journal's process ends after it, and has this lock until then."""
     copy = node.state_dir.with_name(f"{node.state_dir.name}-{name}")
-    shutil.copytree(node.state_dir, copy)
+    with open(node.state_dir / "journal.redb.lock", "r+") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        shutil.copytree(node.state_dir, copy)
     return copy
 
 
