@@ -17,6 +17,8 @@ const SHARDS: usize = 16;
 pub(super) const REMEMBERED: Duration = Duration::from_secs(11 * 60);
 /// Most ended leases that are remembered; the oldest are forgotten first.
 const REMEMBERED_AT_MOST: usize = 65_536;
+/// Most of them that are forgotten under one lock.
+const FORGOTTEN_AT_ONCE: usize = 64;
 
 type Shard<C> = HashMap<LeaseId, Arc<Entry<C>>>;
 
@@ -82,19 +84,28 @@ impl<C: Space> Leases<C> {
         let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
         over.push_back((now, entry));
         drop(over);
-        self.forget_old(now);
+        self.forget_some(now);
     }
 
     /// Forgets the leases that ended long ago; their keys are wiped.
     pub(super) fn forget_old(&self, now: Duration) {
+        while self.forget_some(now) {}
+    }
+
+    /// Forgets some of them, so that whoever ends a lease meanwhile does not wait for all. Returns whether there are more.
+    fn forget_some(&self, now: Duration) -> bool {
         let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
         let is_old = |since: Duration| now.saturating_sub(since) >= REMEMBERED;
-        while over.len() > REMEMBERED_AT_MOST || over.front().is_some_and(|(at, _)| is_old(*at)) {
-            let Some((_, entry)) = over.pop_front() else {
-                return;
-            };
-            self.forget(&entry);
+        for _ in 0..FORGOTTEN_AT_ONCE {
+            let first_is_old = over.front().is_some_and(|(at, _)| is_old(*at));
+            if !first_is_old && over.len() <= REMEMBERED_AT_MOST {
+                return false;
+            }
+            if let Some((_, entry)) = over.pop_front() {
+                self.forget(&entry);
+            }
         }
+        true
     }
 
     /// Removes this binding, but not a newer one of the lease.

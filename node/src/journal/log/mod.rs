@@ -110,7 +110,8 @@ impl Log {
         sectors_of(payload.len()) <= HALF - self.used
     }
 
-    /// Writes a commit, durably. After an error it may be there or not, and the log is of no use any more.
+    /// Writes a commit, durably. One without payload is in the journal's file, which must have it: there is nothing to
+    /// bring in. After an error it may be there or not, and the log is of no use any more.
     pub(super) fn append(&mut self, number: u64, payload: &[u8]) -> Result<(), JournalError> {
         let (frame, chain) = sector::write(self.identity, number, self.before, payload);
         self.write(1 + self.half * HALF + self.used, &frame)

@@ -68,7 +68,15 @@ impl<'a> Image<'a> {
     ) -> Result<Vec<Frame>, String> {
         let mut frames = Vec::new();
         let mut taken = [0, 1].map(|half| vec![false; self.halves[half].len()]);
-        let mut next = [0, 1].map(|half| Place { half, at: 0 });
+        // A half begins with the frame behind `after`, or with the mark of `after`.
+        let mut next = [0, 1].map(|half| {
+            let begin = Place { half, at: 0 };
+            let mark = self.whole(begin, after, None);
+            Place {
+                half,
+                at: mark.map_or(0, |(_, sectors)| sectors.len()),
+            }
+        });
         let mut before = None;
         let mut last = after;
         while let Some((place, sectors)) = last
