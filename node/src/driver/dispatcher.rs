@@ -201,30 +201,14 @@ impl Dispatcher {
             tracing::error!(?order, "no provider has this resource");
             return None;
         };
-        let is_done_here = match &order {
-            Order::Extend(..) | Order::Fenced(_) => true,
-            Order::Confirm(binding_id) if !resource.confirms => {
-                return Some(Report::Confirmed(*binding_id, Ok(())));
-            }
-            order => resource.provider.is_inline(order),
-        };
-        if is_done_here {
-            return inline::call(|| resource.outcome(order, &|| ()));
+        if let (Order::Confirm(binding_id), false) = (&order, resource.confirms) {
+            return Some(Report::Confirmed(*binding_id, Ok(())));
         }
-        let pool = match order {
-            Order::Cut(..) | Order::RetireKey(_) => &resource.of_kind.ending,
-            // A bind without peers does not wait behind binds that wait for the network.
-            Order::Bind(ref order) if order.peers().is_empty() => &resource.preparing,
-            Order::Rotate(_) | Order::ChangePeers(_, PeerChange::Remove(_)) => &resource.preparing,
-            // A confirmation is one write and does not wait behind cleaning.
-            Order::Confirm(_) | Order::Bind(_) | Order::ChangePeers(_, PeerChange::Add(_)) => {
-                &resource.of_kind.opening
-            }
-            Order::Release(..) | Order::Reset(..) => &resource.cleaning,
-            Order::Extend(..) | Order::Fenced(_) => return None,
+        let pool = match resource.pool_for(&order) {
+            Some(pool) if !resource.provider.is_inline(&order) => pool.clone(),
+            _ => return inline::call(|| resource.outcome(order, &|| ())),
         };
-        let (pool, reports) = (pool.clone(), self.on_report.clone());
-        let resource = resource.clone();
+        let (resource, reports) = (resource.clone(), self.on_report.clone());
         let whose = owner.clone();
         let job = move || {
             let whose = owner.clone();
@@ -237,6 +221,22 @@ impl Dispatcher {
 }
 
 impl Resource {
+    /// The pool of an order; `None`: no path and no store waits in it.
+    fn pool_for(&self, order: &Order) -> Option<&Pool> {
+        Some(match order {
+            Order::Extend(..) | Order::Fenced(_) => return None,
+            Order::Cut(..) | Order::RetireKey(_) => &self.of_kind.ending,
+            // A bind without peers does not wait behind binds that wait for the network.
+            Order::Bind(order) if order.peers().is_empty() => &self.preparing,
+            Order::Rotate(_) | Order::ChangePeers(_, PeerChange::Remove(_)) => &self.preparing,
+            // A confirmation is one write and does not wait behind cleaning.
+            Order::Confirm(_) | Order::Bind(_) | Order::ChangePeers(_, PeerChange::Add(_)) => {
+                &self.of_kind.opening
+            }
+            Order::Release(..) | Order::Reset(..) => &self.cleaning,
+        })
+    }
+
     /// Carries out an order on the thread of a pool.
     fn carry_out(self, owner: Owner, order: Order, on_report: impl Fn(Report) + Send + 'static) {
         let moves = match &order {

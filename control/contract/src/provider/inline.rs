@@ -1,8 +1,8 @@
 //! Which orders the driver's own thread carries out.
 
-use fabricbios_lease::{BindingId, Order};
+use fabricbios_lease::Order;
 
-use super::{PathEntry, Provider};
+use super::Provider;
 use crate::Inline;
 
 impl Provider {
@@ -11,42 +11,26 @@ impl Provider {
     /// or removes at the moment, an adopted one and an unknown one are left to the workers.
     #[must_use]
     pub fn is_inline(&self, order: &Order) -> bool {
-        match order {
-            Order::Bind(order) => {
-                let mut paths = self.paths_over(Some(order.transport));
-                let resource_id = order.binding_id.resource_id;
-                let allows = |(_, it): (usize, &PathEntry)| {
-                    it.path.inline(resource_id) == Inline::Everything
-                };
-                let store = self.stores.get(&resource_id);
-                let is_free = match self.leases().find(order.binding_id.lease_id).here() {
-                    Some(lease) => lease.making.try_lock().is_ok(),
-                    None => true,
-                };
-                is_free
-                    && !order.adopts
-                    && store.is_some_and(|it| it.is_inline(&order.placement))
-                    && paths.all(allows)
+        let (id, least, part) = match order {
+            Order::Bind(order) if !order.adopts => {
+                let part = Some(&order.placement);
+                (order.binding_id, Inline::Everything, part)
             }
-            Order::Cut(id, _) => self.all_allow(*id, Inline::Cut),
-            Order::Rotate(id) | Order::RetireKey(id) => self.all_allow(*id, Inline::Everything),
-            Order::Release(id, placement) => {
-                let store = self.stores.get(&id.resource_id);
-                store.is_some_and(|it| it.is_inline(placement))
-                    && self.all_allow(*id, Inline::Everything)
-            }
-            _ => false,
-        }
-    }
-
-    fn all_allow(&self, id: BindingId, least: Inline) -> bool {
-        let Some(lease) = self.leases().find(id.lease_id).here() else {
-            return false;
+            Order::Cut(id, _) => (*id, Inline::Cut, None),
+            Order::Rotate(id) | Order::RetireKey(id) => (*id, Inline::Everything, None),
+            Order::Release(id, placement) => (*id, Inline::Everything, Some(placement)),
+            _ => return false,
         };
-        // Cuts and changes of keys never take this lock.
-        let is_free = lease.making.try_lock().is_ok();
-        let transport = lease.state().transport;
-        is_free && transport.is_some() && { self.paths_over(transport) }
-            .all(|(_, it)| it.path.inline(id.resource_id) >= least)
+        let lease = self.leases().find(id.lease_id).here();
+        let is_busy = { lease.as_ref() }.is_some_and(|it| it.making.try_lock().is_err());
+        let transport = match order {
+            Order::Bind(order) => Some(order.transport),
+            _ => lease.and_then(|it| it.state().transport),
+        };
+        let store = self.stores.get(&id.resource_id);
+        let store_allows = part.is_none_or(|part| store.is_some_and(|it| it.is_inline(part)));
+        let mut paths = self.paths_over(transport);
+        let paths_allow = paths.all(|(_, it)| it.path.inline(id.resource_id) >= least);
+        !is_busy && transport.is_some() && store_allows && paths_allow
     }
 }
