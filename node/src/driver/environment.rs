@@ -1,5 +1,7 @@
 //! The environment of the driver: the node, or a simulation.
 
+use std::{os::fd::OwnedFd, sync::Arc};
+
 use fabricbios_lease::{Now, Order, Report};
 use fabricbios_wire::LeaseId;
 
@@ -28,6 +30,18 @@ pub trait Environment {
     /// The jobs in worker pools; a simulation has none.
     fn pools(&self) -> Vec<PoolFigures> {
         Vec::new()
+    }
+    /// The driver's thread begins to wait for [`Self::awaited`]; a task cannot.
+    fn drive(&mut self) {}
+    /// Becomes readable when [`Self::hear`] has something to do.
+    fn awaited(&self) -> Option<Arc<OwnedFd>> {
+        None
+    }
+    /// The number up to which submissions are durable, if that is news: not all commits come as [`Input::Durable`].
+    ///
+    /// [`Input::Durable`]: super::Input::Durable
+    fn hear(&mut self) -> Option<Seq> {
+        None
     }
     /// Makes every submission durable and closes the journal.
     ///
@@ -74,6 +88,18 @@ impl Environment for Machine {
 
     fn pools(&self) -> Vec<PoolFigures> {
         self.dispatcher.pools()
+    }
+
+    fn drive(&mut self) {
+        self.journal.drive();
+    }
+
+    fn awaited(&self) -> Option<Arc<OwnedFd>> {
+        self.journal.awaited()
+    }
+
+    fn hear(&mut self) -> Option<Seq> {
+        self.journal.hear()
     }
 
     fn close(self) -> Result<(), CommitError> {

@@ -4,13 +4,13 @@
 //! tenants take turns. Only the queue of requests has a bound: nothing of the node's own may be refused. Whoever has
 //! nothing in it always gets a place, so that no others fill it against them.
 //!
-//! The driver waits in poll(2) on an eventfd and a timerfd, because the timed receive of a std channel uses a clock
+//! The driver waits in poll(2) on an eventfd, a timerfd and the socket of the journal, because the timed receive of a std channel uses a clock
 //! that stops while the machine is suspended.
 
 use std::{
     collections::VecDeque,
     fmt, io, mem,
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -244,11 +244,11 @@ impl<T> Mailbox<T> {
         queues.is_waiting
     }
 
-    /// Waits for an item, or until the time `until`.
+    /// Waits for an item, until the time `until`, or until `also` is readable.
     ///
     /// # Errors
     /// The timer or the wait fails, which cannot happen while the descriptors are open, or the mailbox is a task's.
-    pub fn wait(&self, until: Option<BootTime>) -> io::Result<()> {
+    pub fn wait(&self, until: Option<BootTime>, also: Option<&OwnedFd>) -> io::Result<()> {
         let Some(waiter) = &self.waiter else {
             return Err(io::ErrorKind::Unsupported.into());
         };
@@ -256,10 +256,11 @@ impl<T> Mailbox<T> {
             return Ok(());
         }
         waiter.set_timer(until)?;
-        let mut ready = [
-            PollFd::new(waiter.wakeup.as_fd(), PollFlags::POLLIN),
-            PollFd::new(waiter.timer.as_fd(), PollFlags::POLLIN),
-        ];
+        let wakeup = waiter.wakeup.as_fd();
+        // Without `also`, one of the others stands twice.
+        let also = also.map_or(wakeup, AsFd::as_fd);
+        let mut ready =
+            [wakeup, waiter.timer.as_fd(), also].map(|it| PollFd::new(it, PollFlags::POLLIN));
         match poll(&mut ready, PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
@@ -323,7 +324,7 @@ mod tests {
             sender.request(owner.clone(), n).unwrap();
         }
         assert!(sender.notify(4) && sender.report(a, 6) && sender.report(b, 5));
-        mailbox.wait(None).unwrap();
+        mailbox.wait(None, None).unwrap();
         assert_eq!(mailbox.least_of_reports(|n| Some(*n)), Some(5));
         assert_eq!(
             (mailbox.take_notice(), mailbox.take_notice()),
@@ -339,15 +340,15 @@ mod tests {
     #[test]
     fn a_deadline_that_has_passed_does_not_wait() {
         let (mailbox, _sender) = Mailbox::<()>::new().unwrap();
-        mailbox.wait(Some(BootTime(0))).unwrap();
-        mailbox.wait(Some(clock::now().boot)).unwrap();
+        mailbox.wait(Some(BootTime(0)), None).unwrap();
+        mailbox.wait(Some(clock::now().boot), None).unwrap();
     }
 
     #[test]
     fn a_deadline_is_never_early() {
         let (mailbox, _sender) = Mailbox::<()>::new().unwrap();
         let until = clock::now().boot + Duration::from_millis(20);
-        mailbox.wait(Some(until)).unwrap();
+        mailbox.wait(Some(until), None).unwrap();
         assert!(clock::now().boot >= until);
     }
 

@@ -527,7 +527,7 @@ fn a_lease_that_changes_by_its_deadline_alone_is_signalled() {
     while !is_cut(&scene.driver) {
         assert!(!changed.has_changed().unwrap(), "nothing has changed yet");
         let wake = scene.driver.next_wake();
-        scene.driver.mailbox.wait(wake).unwrap();
+        scene.driver.mailbox.wait(wake, None).unwrap();
         scene.driver.turn().unwrap();
     }
     assert!(changed.has_changed().unwrap());

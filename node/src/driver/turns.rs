@@ -38,11 +38,15 @@ impl<E: Environment> Driver<E> {
     /// The driver cannot wait for inputs, or the journal could not be closed.
     pub fn run(mut self) -> io::Result<Vec<LeaseId>> {
         raise_priority();
+        self.environment.drive();
         self.begin();
         loop {
             match self.step() {
                 Step::Again => {}
-                Step::Wait(until) => self.mailbox.wait(until)?,
+                Step::Wait(until) => {
+                    let awaited = self.environment.awaited();
+                    self.mailbox.wait(until, awaited.as_deref())?;
+                }
                 Step::Done => break,
             }
         }
@@ -114,6 +118,9 @@ impl<E: Environment> Driver<E> {
 
     /// Does some work of each sort. Returns whether there is more; `None`: stop now.
     pub(super) fn turn(&mut self) -> Option<bool> {
+        if let Some(seq) = self.environment.hear() {
+            self.apply(Input::Durable(Ok(seq)));
+        }
         while let Some(input) = self.mailbox.take_notice() {
             if matches!(input, Input::Halt) {
                 self.submit();

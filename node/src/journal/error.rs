@@ -101,6 +101,9 @@ pub enum Lost {
     /// The process has closed the channel.
     #[error("its end of the channel is closed")]
     Closed,
+    /// The process does not read.
+    #[error("it does not read, and its channel is full")]
+    Full,
     /// The process runs another program.
     #[error("a message that is not expected here")]
     Unexpected,

@@ -1,8 +1,8 @@
 //! The journal: leases, fences and other records that must survive the daemon.
 //!
 //! A separate process writes the file (`process.rs`), so that a disk that does not answer does not block the daemon.
-//! One thread sends it groups: the changes submitted while a commit runs form the next group. A group is one frame of
-//! the log and is durable when the process reports it. Values are opaque bytes. Cuts never wait for the journal.
+//! The changes submitted while a commit runs form the next group. A group is one frame of the log and is durable when the
+//! process reports it. Values are opaque bytes. Cuts never wait for the journal. `line.rs`: who sends groups.
 //!
 //! At most one change of each record waits: a later change replaces it. [`Journal::has_room`] is false when the disk
 //! does not keep up; the node then accepts no new leases.
@@ -12,6 +12,7 @@ mod changes;
 mod contents;
 mod counter;
 mod error;
+mod line;
 mod log;
 mod message;
 mod meter;
@@ -26,9 +27,11 @@ mod store;
 use std::{
     collections::BTreeMap,
     fmt,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::{
         Arc,
+        atomic::{AtomicU32, Ordering},
         mpsc::{Receiver, RecvTimeoutError, channel},
     },
     thread,
@@ -43,7 +46,7 @@ pub(crate) use message::CHANNEL;
 pub use meter::{JournalCounts, JournalFigures};
 pub use process::{Arguments, journal_main};
 pub use queue::Writer;
-use queue::{SharedQueue, Stop, write_all};
+use queue::{CommitCounter, SharedQueue, Stop, write_all};
 use remote::{Remote, RunAs};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -139,7 +142,7 @@ impl fmt::Debug for Recovered {
     }
 }
 
-/// Called after each commit, on the journal's thread: the number up to which submissions are durable, or the error.
+/// Called after each commit on the journal's thread: the number up to which submissions are durable, or the error.
 /// After an error the same changes are tried again; do not submit them again.
 pub type OnCommit = Box<dyn Fn(Result<Seq, CommitError>) + Send>;
 
@@ -148,6 +151,8 @@ pub type OnCommit = Box<dyn Fn(Result<Seq, CommitError>) + Send>;
 pub struct Journal {
     path: PathBuf,
     shared: Arc<SharedQueue>,
+    /// The id of the newest process.
+    pid: Arc<AtomicU32>,
     /// Receives the outcome of the thread; `None` after a stop.
     ended: Option<Receiver<Result<(), CommitError>>>,
 }
@@ -206,7 +211,8 @@ impl Journal {
         on_commit: OnCommit,
     ) -> Result<(Self, Recovered), JournalError> {
         let shared = Arc::<SharedQueue>::default();
-        let opened = Remote::open(run_as, path.to_owned(), boot_id, Arc::clone(&shared));
+        let pid = Arc::<AtomicU32>::default();
+        let opened = Remote::open(run_as, path.to_owned(), boot_id, Arc::clone(&pid));
         let (remote, recovered) = opened?;
         let (tell, ended) = channel();
         let queue = Arc::clone(&shared);
@@ -221,6 +227,7 @@ impl Journal {
             Self {
                 path,
                 shared,
+                pid,
                 ended,
             },
             recovered,
@@ -229,7 +236,27 @@ impl Journal {
 
     /// Submits changes that become durable together. Never blocks on the disk.
     pub fn submit(&self, changes: Vec<Change>) -> Seq {
-        self.shared.submit(changes)
+        self.shared.submit_and_send(changes)
+    }
+
+    /// From now on this thread waits for [`Self::awaited`] and then calls [`Self::hear`]; commits then wake no other
+    /// thread.
+    pub fn drive(&self) {
+        let counter = self.shared.commit_counter.get();
+        self.shared.lock().is_driven = !counter.is_some_and(|it| it.may_wait);
+    }
+
+    /// Becomes readable when [`Self::hear`] has something to do; `None`: the journal's thread has the work.
+    #[must_use]
+    pub fn awaited(&self) -> Option<Arc<OwnedFd>> {
+        self.shared.awaited()
+    }
+
+    /// The number up to which submissions are durable, after a commit of which the journal's thread does not know. Never
+    /// waits.
+    #[must_use]
+    pub fn hear(&self) -> Option<Seq> {
+        self.shared.hear()
     }
 
     /// A handle for threads that write and may wait until the write is durable.
@@ -238,11 +265,13 @@ impl Journal {
         Writer(Arc::clone(&self.shared))
     }
 
-    /// Calls `count` with the number of each commit, on the journal's thread, before the commit is reported. A store
-    /// keeps the number beside its bytes; by this number the next start detects a journal that was restored from an
-    /// older copy. Only the first call of this function has an effect.
-    pub fn count_commits_with(&self, count: impl Fn(u64) + Send + Sync + 'static) {
-        self.shared.commit_counter.set(Box::new(count)).ok();
+    /// Calls `count` with the number of each commit, before the commit is reported. A store keeps the number beside its
+    /// bytes; by this number the next start detects a journal that was restored from an older copy. `may_wait`: a call may
+    /// wait for a disk, and only the journal's thread may do it. Only the first call of this function has an effect.
+    pub fn count_commits_with(&self, may_wait: bool, count: impl Fn(u64) + Send + Sync + 'static) {
+        let count = Box::new(count);
+        let counter = CommitCounter { count, may_wait };
+        self.shared.commit_counter.set(counter).ok();
     }
 
     /// True if new leases can be accepted. Changes of existing leases are always accepted.
@@ -288,7 +317,7 @@ impl Journal {
                     "process {} has not written and closed {} within {} s, the state disk does not answer, it seems: it \
                      still holds the file, and ends by itself when it has written what it was given; until then no \
                      daemon starts on it",
-                    self.shared.lock().process,
+                    self.pid.load(Ordering::Relaxed),
                     self.path.display(),
                     CLOSES_WITHIN.as_secs()
                 )),

@@ -1,4 +1,4 @@
-//! The queue of changes, and the thread that commits them.
+//! The queue of changes, and the thread that commits them when the driver does not.
 
 use std::{
     fmt,
@@ -8,7 +8,11 @@ use std::{
 
 use fabricbios_lease::Histogram;
 
-use super::{Change, CommitError, Group, JournalCounts, OnCommit, Seq, remote::Remote};
+use super::{
+    Change, CommitError, Group, JournalCounts, OnCommit, Seq,
+    line::{Commits, Holder, Line},
+    remote::{Committed, Remote},
+};
 
 /// Pause after a failed commit, so that a full disk is not retried all the time.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
@@ -28,14 +32,15 @@ pub(super) enum Stop {
 pub(super) struct Queue {
     pub(super) waiting: Group,
     last_seq: u64,
-    durable_seq: u64,
-    stop: Stop,
+    pub(super) durable_seq: u64,
+    pub(super) stop: Stop,
+    pub(super) holder: Holder,
+    /// A driver commits its own groups: see [`super::Journal::drive`].
+    pub(super) is_driven: bool,
     pub(super) counts: JournalCounts,
     pub(super) commit_times: Histogram,
     /// Commits that failed.
     pub(super) failed: u64,
-    /// Process id of the writer.
-    pub(super) process: u32,
 }
 
 impl Queue {
@@ -43,16 +48,49 @@ impl Queue {
         let changes = changes.into_iter().map(|it| (it.key, it.value));
         self.waiting.extend(changes);
     }
+
+    pub(super) fn submit(&mut self, changes: Vec<Change>) -> Seq {
+        self.add(changes);
+        self.last_seq += 1;
+        Seq(self.last_seq)
+    }
+
+    /// Nothing was submitted since the newest group.
+    pub(super) fn is_idle(&self) -> bool {
+        self.last_seq == self.durable_seq
+    }
+
+    pub(super) fn take_waiting(&mut self) -> Commits {
+        Commits {
+            group: std::mem::take(&mut self.waiting),
+            seq: Seq(self.last_seq),
+            begun: Instant::now(),
+        }
+    }
+
+    /// Puts a failed group back. Values submitted since are newer and stay.
+    pub(super) fn put_back(&mut self, group: Group) {
+        for (key, value) in group {
+            self.waiting.entry(key).or_insert(value);
+        }
+    }
 }
 
 #[derive(Default)]
 pub(super) struct SharedQueue {
     queue: Mutex<Queue>,
-    wake: Condvar,
+    /// Wakes the journal's thread.
+    pub(super) wake: Condvar,
     /// Wakes the threads that wait for a write.
     durable: Condvar,
     /// Stores the number of the last commit outside the journal too.
-    pub(super) commit_counter: OnceLock<Box<dyn Fn(u64) + Send + Sync>>,
+    pub(super) commit_counter: OnceLock<CommitCounter>,
+}
+
+pub(super) struct CommitCounter {
+    pub(super) count: Box<dyn Fn(u64) + Send + Sync>,
+    /// The call may wait for a disk.
+    pub(super) may_wait: bool,
 }
 
 impl SharedQueue {
@@ -61,43 +99,43 @@ impl SharedQueue {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Submits changes from any thread. If the process is idle, the journal's thread commits them: the driver is not woken.
     pub(super) fn submit(&self, changes: Vec<Change>) -> Seq {
         let mut queue = self.lock();
-        queue.add(changes);
-        queue.last_seq += 1;
+        let seq = queue.submit(changes);
+        queue.return_line(|line| line.commits.is_none());
         self.wake.notify_one();
-        Seq(queue.last_seq)
+        seq
     }
 
     pub(super) fn stop(&self, how: Stop) {
-        self.lock().stop = how;
+        let mut queue = self.lock();
+        queue.stop = how;
+        queue.return_line(|_| true);
         self.wake.notify_one();
     }
 
-    fn note_durable(&self, seq: Seq) {
-        self.lock().durable_seq = seq.0;
+    /// A group is durable. A store gets the number of the commit before the commit is reported.
+    pub(super) fn note_durable(&self, queue: &mut Queue, commits: &Commits, committed: Committed) {
+        queue.counts = committed.counts;
+        queue.commit_times.add(commits.begun.elapsed());
+        if let Some(counter) = self.commit_counter.get() {
+            (counter.count)(committed.number);
+        }
+        queue.durable_seq = commits.seq.0;
         self.durable.notify_all();
     }
 
     /// Waits for the next group. `None`: stop.
-    pub(super) fn next_group(&self) -> Option<(Group, Seq)> {
-        let idle =
-            |queue: &mut Queue| queue.stop == Stop::No && queue.last_seq == queue.durable_seq;
+    pub(super) fn next_group(&self) -> Option<Commits> {
+        let idle = |queue: &mut Queue| queue.stop == Stop::No && queue.is_idle();
         let guard = self.wake.wait_while(self.lock(), idle);
         let mut queue = guard.unwrap_or_else(PoisonError::into_inner);
-        let done = queue.last_seq == queue.durable_seq && queue.waiting.is_empty();
+        let done = queue.is_idle() && queue.waiting.is_empty();
         if queue.stop == Stop::Abandon || (queue.stop == Stop::Flush && done) {
             return None;
         }
-        Some((std::mem::take(&mut queue.waiting), Seq(queue.last_seq)))
-    }
-
-    /// Puts a failed group back. Values submitted since are newer and stay.
-    pub(super) fn put_back(&self, group: Group) {
-        let mut queue = self.lock();
-        for (key, value) in group {
-            queue.waiting.entry(key).or_insert(value);
-        }
+        Some(queue.take_waiting())
     }
 
     /// Waits before the next try. `false`: the journal is closing; give up.
@@ -153,31 +191,38 @@ impl Writer {
 
 /// Commits groups until the journal is stopped.
 pub(super) fn write_all(
-    mut remote: Remote,
+    remote: Remote,
     shared: &SharedQueue,
     on_commit: &OnCommit,
 ) -> Result<(), CommitError> {
-    while let Some((group, seq)) = shared.next_group() {
-        let begun = Instant::now();
-        match remote.commit(&group) {
-            Ok(number) => {
-                shared.lock().commit_times.add(begun.elapsed());
-                // A store gets the number before the commit is reported.
-                if let Some(count) = shared.commit_counter.get() {
-                    count(number);
-                }
-                shared.note_durable(seq);
-                on_commit(Ok(seq));
+    let mut line = Line::new(remote);
+    loop {
+        let (commits, outcome) = match line.commits.take() {
+            Some(sent) => (sent, line.outcome()),
+            None => {
+                let Some(next) = shared.next_group() else {
+                    return Ok(());
+                };
+                let outcome = line.remote.commit(&next.group);
+                (next, outcome)
             }
-            Err(e) => {
-                shared.lock().failed += 1;
-                shared.put_back(group);
-                on_commit(Err(e.clone()));
+        };
+        match outcome {
+            Ok(committed) => {
+                shared.note_durable(&mut shared.lock(), &commits, committed);
+                on_commit(Ok(commits.seq));
+                line = shared.lend(line);
+            }
+            Err(error) => {
+                let mut queue = shared.lock();
+                queue.failed += 1;
+                queue.put_back(commits.group);
+                drop(queue);
+                on_commit(Err(error.clone()));
                 if !shared.pause() {
-                    return Err(e);
+                    return Err(error);
                 }
             }
         }
     }
-    Ok(())
 }

@@ -5,19 +5,23 @@ use std::{
     collections::BTreeMap,
     ffi::OsString,
     io,
+    os::fd::{AsFd, OwnedFd},
     path::PathBuf,
     process::{Child, Stdio},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
 };
 
-use fabricbios_channel::{Channel, Outgoing};
+use fabricbios_channel::{Channel, ChannelError, Outgoing, Problem};
 use fabricbios_helper::Program;
 use nix::sys::socket::MsgFlags;
 
 use super::{
     CommitError, Group, JournalCounts, JournalError, Lost, Recovered, counter,
     message::{BATCH_BYTES, CHANNEL, Message},
-    queue::SharedQueue,
 };
 
 /// How the writer of the journal runs.
@@ -33,7 +37,8 @@ pub(super) struct Remote {
     run_as: RunAs,
     path: PathBuf,
     boot_id: String,
-    shared: Arc<SharedQueue>,
+    /// The id of the newest process, for who closes the journal.
+    pid: Arc<AtomicU32>,
     /// `None` after the process has ended by itself.
     process: Option<Process>,
 }
@@ -41,8 +46,20 @@ pub(super) struct Remote {
 /// A drop waits for the process, which closes the journal first.
 struct Process {
     channel: Channel,
+    /// The socket of `channel` once more, for the driver's poll(2).
+    readable: Arc<OwnedFd>,
     running: Running,
 }
+
+/// The process has made a group durable.
+pub(super) struct Committed {
+    /// The number of the commit.
+    pub(super) number: u64,
+    pub(super) counts: JournalCounts,
+}
+
+/// Most bytes that the driver sends: as many as an empty socket takes at once.
+const SENT_NOW_MAX: usize = 64 << 10;
 
 enum Running {
     Process(Child),
@@ -51,7 +68,7 @@ enum Running {
 }
 
 /// Why a request to the process failed.
-enum Failure {
+pub(super) enum Failure {
     Refused(String),
     Gone(Lost),
 }
@@ -67,13 +84,13 @@ impl Remote {
         run_as: RunAs,
         path: PathBuf,
         boot_id: &str,
-        shared: Arc<SharedQueue>,
+        pid: Arc<AtomicU32>,
     ) -> Result<(Self, Recovered), JournalError> {
         let mut remote = Self {
             run_as,
             path,
             boot_id: boot_id.to_owned(),
-            shared,
+            pid,
             process: None,
         };
         let mut process = remote.start()?;
@@ -83,24 +100,54 @@ impl Remote {
         Ok((remote, recovered))
     }
 
-    /// Commits one transaction; `Ok`: it is durable, with this number. After an error the transaction may or may not be
-    /// durable: retry it.
-    pub(super) fn commit(&mut self, group: &Group) -> Result<u64, CommitError> {
-        let mut process = match self.process.take() {
+    /// Commits one transaction; `Ok`: it is durable. After an error the transaction may or may not be durable: retry it.
+    pub(super) fn commit(&mut self, group: &Group) -> Result<Committed, CommitError> {
+        let process = match self.process.take() {
             Some(process) => process,
             None => self.start_again()?,
         };
-        match process.commit(group) {
-            Ok((number, counts)) => {
-                self.process = Some(process);
-                self.shared.lock().counts = counts;
-                Ok(number)
-            }
-            Err(Failure::Refused(why)) => {
-                self.process = Some(process);
-                Err(CommitError::new(why))
-            }
-            Err(gone) => Err(CommitError::new(self.explain(gone, &mut process))),
+        let sent = self.process.insert(process).send(group);
+        sent.map_err(|failure| self.explained(failure))?;
+        self.outcome()
+    }
+
+    /// Waits for the outcome of a group that was sent.
+    pub(super) fn outcome(&mut self) -> Result<Committed, CommitError> {
+        let process = self.process.as_mut();
+        let outcome = process.map_or(Err(Lost::Closed.into()), Process::outcome);
+        outcome.map_err(|failure| self.explained(failure))
+    }
+
+    /// Sends a group without waiting. `false`: that is not possible.
+    pub(super) fn send_now(&mut self, group: &Group) -> Result<bool, Failure> {
+        let process = self.process.as_mut();
+        process.map_or(Ok(false), |process| process.send_now(group))
+    }
+
+    /// The outcome of a group that was sent, if it is here.
+    pub(super) fn outcome_now(&mut self) -> Option<Result<Committed, Failure>> {
+        let process = self.process.as_mut();
+        process.map_or(Some(Err(Lost::Closed.into())), Process::outcome_now)
+    }
+
+    /// What is readable when the outcome of a group is here, or the process has ended.
+    pub(super) fn readable(&self) -> Option<Arc<OwnedFd>> {
+        let process = self.process.as_ref();
+        process.map(|process| Arc::clone(&process.readable))
+    }
+
+    /// Why a group is not durable. Waits for the end of a process that is of no more use.
+    pub(super) fn explained(&mut self, failure: Failure) -> CommitError {
+        let gone = match failure {
+            Failure::Refused(_) => None,
+            Failure::Gone(_) => self.process.take(),
+        };
+        match gone {
+            Some(mut process) => CommitError::new(self.explain(failure, &mut process)),
+            None => match failure {
+                Failure::Refused(why) => CommitError::new(why),
+                Failure::Gone(lost) => CommitError::new(lost),
+            },
         }
     }
 
@@ -117,7 +164,7 @@ impl Remote {
             path: self.path.clone(),
             error,
         })?;
-        self.shared.lock().process = process.pid();
+        self.pid.store(process.pid(), Ordering::Relaxed);
         Ok(process)
     }
 
@@ -142,7 +189,12 @@ impl Remote {
                 Running::Thread(Some(std::thread::spawn(serve)))
             }
         };
-        Ok(Process { channel, running })
+        let readable = Arc::new(channel.as_fd().try_clone_to_owned()?);
+        Ok(Process {
+            channel,
+            readable,
+            running,
+        })
     }
 
     fn counters(&self) -> Vec<OsString> {
@@ -196,7 +248,8 @@ impl Process {
         }
     }
 
-    fn commit(&mut self, group: &Group) -> Result<(u64, JournalCounts), Failure> {
+    /// Waits while the socket is full.
+    fn send(&mut self, group: &Group) -> Result<(), Failure> {
         let mut batch = Outgoing::new(CHANNEL);
         for (key, value) in group {
             batch.push(&Message::Record(*key, value.clone()))?;
@@ -206,8 +259,46 @@ impl Process {
         }
         batch.push(&Message::Commit)?;
         batch.send_to(&self.channel, None, MsgFlags::empty())?;
-        match self.receive()? {
-            Message::Committed(number, counts) => Ok((number, counts)),
+        Ok(())
+    }
+
+    /// Sends without waiting. `false`: the group is too long for that.
+    fn send_now(&mut self, group: &Group) -> Result<bool, Failure> {
+        let mut batch = Outgoing::new(CHANNEL);
+        for (key, value) in group {
+            batch.push(&Message::Record(*key, value.clone()))?;
+            if batch.unsent().len() > SENT_NOW_MAX {
+                return Ok(false);
+            }
+        }
+        batch.push(&Message::Commit)?;
+        match batch.send_to(&self.channel, None, MsgFlags::MSG_DONTWAIT)? {
+            true => Ok(true),
+            false => Err(Lost::Full.into()),
+        }
+    }
+
+    fn outcome(&mut self) -> Result<Committed, Failure> {
+        let answer = self.receive()?;
+        Self::committed(answer)
+    }
+
+    /// The outcome, if it is here.
+    fn outcome_now(&mut self) -> Option<Result<Committed, Failure>> {
+        let answer = match self.channel.receive_within(Duration::ZERO) {
+            Ok(answer) => answer.ok_or_else(|| Lost::Closed.into()),
+            Err(ChannelError {
+                problem: Problem::Silent(_),
+                ..
+            }) => return None,
+            Err(error) => Err(error.into()),
+        };
+        Some(answer.and_then(Self::committed))
+    }
+
+    fn committed(answer: Message) -> Result<Committed, Failure> {
+        match answer {
+            Message::Committed(number, counts) => Ok(Committed { number, counts }),
             Message::Refused(why) => Err(Failure::Refused(why)),
             _ => Err(Lost::Unexpected.into()),
         }

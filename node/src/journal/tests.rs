@@ -2,6 +2,7 @@ mod checkpoint;
 mod counter;
 mod damage;
 mod earlier;
+mod line;
 mod logs;
 mod power_cut;
 
@@ -15,7 +16,7 @@ use std::{
     },
 };
 
-use super::{counter::Counters, meter::Meter, store::Store, *};
+use super::{counter::Counters, line::Commits, meter::Meter, store::Store, *};
 
 /// Faults of a disk, and the operations that the journal has requested. A fault stays until the test removes it.
 #[derive(Debug, Default)]
@@ -25,6 +26,8 @@ pub(super) struct Faults {
     asked: Mutex<Vec<Asked>>,
     /// A test that holds this holds the syncs of the journal's file.
     gate: Mutex<()>,
+    /// A test that holds this holds the syncs of the log.
+    log_gate: Mutex<()>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +52,7 @@ impl Faults {
     }
 
     pub(super) fn on_log_sync(&self, synced: io::Result<()>) -> io::Result<()> {
+        drop(self.log_gate.lock().unwrap());
         self.sync_of(Which::Log, synced)
     }
 
@@ -336,13 +340,14 @@ fn a_failed_group_never_replaces_what_came_during_it() {
     let journal = Journal {
         path: PathBuf::new(),
         shared: Arc::clone(&shared),
+        pid: Arc::default(),
         ended: None,
     };
     journal.submit(vec![put(1, "older"), put(2, "kept")]);
-    let (failed, _) = shared.next_group().unwrap();
+    let failed = shared.next_group().unwrap().group;
     journal.submit(vec![put(1, "newer")]);
-    shared.put_back(failed);
-    let (group, seq) = shared.next_group().unwrap();
+    shared.lock().put_back(failed);
+    let Commits { group, seq, .. } = shared.next_group().unwrap();
     let value = |id| {
         group[&Key::Lease(LeaseId(id))]
             .as_deref()

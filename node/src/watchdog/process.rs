@@ -151,7 +151,7 @@ fn watch(
     stay_in_memory();
     let mut told = 0;
     while !enforcer.is_done() {
-        mailbox.wait(enforcer.next())?;
+        mailbox.wait(enforcer.next(), None)?;
         while let Some(event) = mailbox.take_notice() {
             enforcer.on_event(event)?;
         }

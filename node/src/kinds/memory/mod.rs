@@ -126,7 +126,8 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
             },
         });
     }
-    past.journal.count_commits_with(move |number| {
+    let on_disk = { arenas.values() }.any(|it| !it.backing().in_memory);
+    past.journal.count_commits_with(on_disk, move |number| {
         arenas.values().for_each(|it| it.set_commits(number));
     });
     let offered = Offered {
