@@ -1,11 +1,15 @@
 //! The journal's cost beyond the disk's: a durable commit against one write of as many bytes and one fdatasync, on a file
 //! in the same directory.
 
-use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::{
+    os::fd::AsFd,
+    path::PathBuf,
+    sync::mpsc::{Receiver, channel},
+    time::{Duration, Instant},
+};
 
 use clap::Args;
+use fabricbios_channel::is_readable_within;
 use fabricbios_helper::Program;
 use fabricbios_node::journal::{Change, CommitError, Journal, JournalCounts, Key, Seq};
 use fabricbios_wire::LeaseId;
@@ -76,6 +80,7 @@ impl Subject {
         // The bench may have ended before the last report.
         let on_commit = Box::new(move |report| tell.send(report).unwrap_or_default());
         let (journal, _) = Journal::open(&Program::of_this_process()?, path, "bench", on_commit)?;
+        journal.drive();
         let record = vec![0xA5; usize::from(options.record_bytes)];
         Ok(Self {
             journal,
@@ -97,7 +102,17 @@ impl Subject {
             .collect();
         let start = Instant::now();
         let seq = self.journal.submit(changes);
-        while self.reports.recv()?? < seq {}
+        // As the driver waits.
+        let mut durable = None;
+        while durable < Some(seq) {
+            durable = match self.journal.awaited() {
+                Some(socket) => {
+                    is_readable_within(socket.as_fd(), Duration::MAX)?;
+                    self.journal.hear()
+                }
+                None => Some(self.reports.recv()??),
+            };
+        }
         Ok(start.elapsed())
     }
 

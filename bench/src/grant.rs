@@ -1,42 +1,33 @@
-//! The cost of leasing: a durable grant, requested by the SDK over loopback QUIC, against a PING over the same
-//! connection followed by one write and fdatasync, as the group commit of the grant issues them (docs/decisions/0046).
-//!
-//! The leased memory is a fake without hardware, so the bench measures only the control plane: TLS, codec,
-//! table, journal, and the messages between their threads.
+//! The cost of leasing: a durable grant of memory over UDP, requested by the SDK over loopback QUIC, against a PING over the
+//! same connection followed by one write and fdatasync, as the group commit of the grant issues them
+//! (docs/decisions/0046). And against the same with the hand-offs of a grant: the driver owns the table, and a process of
+//! its own waits for the disk, so a grant wakes four threads more than a PING (docs/architecture.md, "The way of one lease").
 
 use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::{Duration, Instant, SystemTime},
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
 };
 
 use clap::Args;
-use fabricbios_client::{Identity, Node};
-use fabricbios_control::Membership;
-use fabricbios_fabric::Fabric;
-use fabricbios_helper::{InFlight, Program};
-use fabricbios_node::{
-    journal::past::Past, kinds::gpu::GpuParts, kinds::memory, process::service::Service,
-    settings::Settings,
-};
-use fabricbios_testbed::fakes::FakeMemory;
-use fabricbios_wire::{LeaseAllocRequest, Request, ResourceId, ResourceType};
+use fabricbios_wire::{LeaseAllocRequest, Request, ResourceType};
 
 use crate::{
-    bare_file::Bare,
-    figure::Figure,
-    pairs::interleaved_pairs,
-    place::{place_in, runtime},
+    bare_file::Bare, daemon::Daemon, figure::Figure, pairs::interleaved_pairs, place::place_in,
 };
 
-const ARENA: ResourceId = ResourceId(1);
 const LEASE_BYTES: u64 = 4096;
+const TERM_SECS: u32 = 60;
 /// What the commit of a grant writes.
 const COMMIT_BYTES: usize = 512;
+/// Before each round: the node writes down the release of the last lease.
+const PAUSE: Duration = Duration::from_millis(2);
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Pairs of rounds
+    /// Pairs of rounds of each comparison
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
     /// Directory of the journal; a file system in memory makes the result worthless
@@ -47,60 +38,67 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let place = place_in(&options.dir)?;
     let mut bare = Bare::create(&place.path().join("bare"), COMMIT_BYTES)?;
-    let runtime = runtime()?;
-    let _inside = runtime.enter();
-    let (mut service, node) = start(&place.path().join("state"))?;
-    let grant = || {
-        let start = Instant::now();
-        let lease = node.alloc(request())?;
-        let took = start.elapsed();
-        node.call(Request::LeaseFree(lease.lease_id))?;
-        Ok(took)
-    };
-    let floor = || {
-        let start = Instant::now();
-        node.call(Request::Ping(1))?;
-        let round_trip: Duration = start.elapsed();
-        Ok(round_trip + bare.sync()?)
-    };
-    let pairs = interleaved_pairs(usize::from(options.rounds), grant, floor)?;
+    let mut threads = Threads::start()?;
+    let daemon = Daemon::start(
+        place.path(),
+        "--mem-bytes=64MiB --requests-per-tenant-max=0",
+    )?;
+    let node = daemon.tenant("tenant")?;
     println!("directory {}", options.dir.display());
-    let peer = format!("PING + write {COMMIT_BYTES} bytes, fdatasync");
-    pairs.print("durable grant", &peer);
-    Figure::record_times("grant/one-sync", "durable grant", &pairs, &peer)?;
-    service.drain();
-    Ok(())
+    let mut compare = |name: &str, peer: &str, with_threads: bool| {
+        let grant = || {
+            thread::sleep(PAUSE);
+            let start = Instant::now();
+            let lease = node.alloc(request())?;
+            let took = start.elapsed();
+            node.call(Request::LeaseFree(lease.lease_id))?;
+            Ok(took)
+        };
+        let floor = || {
+            thread::sleep(PAUSE);
+            let start = Instant::now();
+            node.call(Request::Ping(1))?;
+            if with_threads {
+                threads.pass_around()?;
+                threads.pass_around()?;
+            }
+            bare.sync()?;
+            Ok(start.elapsed())
+        };
+        let pairs = interleaved_pairs(usize::from(options.rounds), grant, floor)?;
+        pairs.print("durable grant", peer);
+        Figure::record_times(name, "durable grant", &pairs, peer)
+    };
+    let floor = format!("PING + write {COMMIT_BYTES} bytes, fdatasync");
+    compare("grant/one-sync", &floor, false)?;
+    let floor = format!("{floor} + the wakes of four threads");
+    compare("grant/hand-offs", &floor, true)
 }
 
-fn start(state_dir: &Path) -> anyhow::Result<(Service, Node)> {
-    std::fs::create_dir(state_dir)?;
-    let mut settings = Settings::default();
-    settings.kinds.shared.state_dir = Some(state_dir.into());
-    settings.kinds.shared.listen = Some("127.0.0.1:0".parse()?);
-    let memory = Arc::new(FakeMemory::new(ARENA, 1 << 30));
-    let offered = memory::offered(memory.offer(), memory.provider(), 1 << 30);
-    let fabric = Fabric::open_or_create(state_dir, SystemTime::now())?;
-    let admin = fabric
-        .admin_identity()
-        .ok_or_else(|| anyhow::anyhow!("a node alone has an operator"))?
-        .to_owned();
-    let service = Service::start(
-        &settings,
-        &Membership::new(fabric),
-        Past::open(&Program::of_this_process()?, &settings)?,
-        vec![offered],
-        GpuParts::default(),
-        Vec::new(),
-        InFlight::default(),
-    )?;
-    let identity = Identity::load(admin)?;
-    let node = Node::connect(&service.local_addr().to_string(), &identity)?;
-    Ok((service, node))
+/// A thread that sends back what it gets: each way wakes a thread.
+struct Threads(UnixStream);
+
+impl Threads {
+    fn start() -> anyhow::Result<Self> {
+        let (ours, mut its) = UnixStream::pair()?;
+        // It ends with the other end of the socket.
+        thread::spawn(move || {
+            let mut byte = [0];
+            while its
+                .read_exact(&mut byte)
+                .and_then(|()| its.write_all(&byte))
+                .is_ok()
+            {}
+        });
+        Ok(Self(ours))
+    }
+
+    fn pass_around(&mut self) -> anyhow::Result<()> {
+        self.0.write_all(&[1])?;
+        Ok(self.0.read_exact(&mut [0])?)
+    }
 }
 
 fn request() -> LeaseAllocRequest {
-    LeaseAllocRequest {
-        resource_id: Some(ARENA),
-        ..LeaseAllocRequest::new(ResourceType::Mem, LEASE_BYTES, 60)
-    }
+    LeaseAllocRequest::new(ResourceType::Mem, LEASE_BYTES, TERM_SECS)
 }

@@ -234,7 +234,7 @@ impl Fabric {
         };
         Ok(Peer {
             principal: Principal {
-                tenant: tenant_key(&name, fabric, self.home),
+                tenant: tenant_key(&name, fabric, self.home).into(),
                 role,
             },
             key: subject::node_id(&subject::public_key_info(certificate)?),

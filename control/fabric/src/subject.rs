@@ -1,6 +1,9 @@
 //! What a verified certificate says; a certificate with unexpected content is refused.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use fabricbios_wire::{NodeId, Role, is_tenant_name};
 use rustls::pki_types::CertificateDer;
@@ -13,7 +16,7 @@ use crate::{BadCertificate, FabricId, Label};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Principal {
     /// The tenant: name and CA, see [`crate::tenant_key`].
-    pub tenant: String,
+    pub tenant: Arc<str>,
     /// The role.
     pub role: Role,
 }

@@ -29,54 +29,54 @@ pub(crate) const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// answers makes the node hold no more.
 pub(crate) const LISTS_MAX: usize = 8;
 
-/// One stream of one peer.
+/// What the streams of a connection share.
 pub(crate) struct Conversation {
     pub(crate) shared: Arc<ServerState>,
     pub(crate) peer: Peer,
     of_peer: RequestPeer,
     local_ip: Option<IpAddr>,
     pub(crate) remote: SocketAddr,
-    pub(crate) windows: Arc<Windows>,
+    pub(crate) windows: Windows,
     /// [`LISTS_MAX`] of the connection.
-    lists: Arc<Semaphore>,
+    lists: Semaphore,
 }
 
 impl Conversation {
     pub(crate) fn new(
         shared: &Arc<ServerState>,
         connection: &Connection,
-        peer: &Peer,
-        of_peer: &RequestPeer,
-        windows: &Arc<Windows>,
-        lists: &Arc<Semaphore>,
+        peer: Peer,
+        of_peer: RequestPeer,
     ) -> Self {
         Self {
             shared: Arc::clone(shared),
-            peer: peer.clone(),
-            of_peer: of_peer.clone(),
+            peer,
+            of_peer,
             local_ip: connection.local_ip().map(|ip| ip.to_canonical()),
             remote: connection.remote_address(),
-            windows: Arc::clone(windows),
-            lists: Arc::clone(lists),
+            windows: Windows::of(connection, &shared.limits),
+            lists: Semaphore::new(LISTS_MAX),
         }
     }
 
-    pub(crate) async fn answer(self, mut send: SendStream, mut recv: RecvStream) {
+    pub(crate) async fn answer(self: Arc<Self>, mut send: SendStream, mut recv: RecvStream) {
         let Some(received) = read_frame(&mut recv, self.shared.limits.request_timeout).await else {
             return;
         };
         let (remote, limit) = (self.remote, self.shared.limits.answer_timeout);
-        let lists = Arc::clone(&self.lists);
         let mut place = None;
         // Once the answer is known, the rest of the request is not needed.
         let mut stop = || recv.stop(VarInt::from_u32(close::DONE)).ok();
         let bytes = match received {
-            Received::Session(first) => return self.session(first, send, recv).await,
+            Received::Session(first) => {
+                // Few streams are sessions, and all would take the room of one.
+                return Box::pin(self.session(first, send, recv)).await;
+            }
             Received::Request(header, request) => {
                 stop();
                 if is_list(&request) {
                     // It fails only for a closed semaphore, and this one is never closed.
-                    place = lists.acquire().await.ok();
+                    place = self.lists.acquire().await.ok();
                 }
                 self.ask(header, request).await
             }
@@ -91,7 +91,7 @@ impl Conversation {
         drop(place);
     }
 
-    async fn ask(self, header: Header, request: Request) -> Vec<u8> {
+    async fn ask(&self, header: Header, request: Request) -> Vec<u8> {
         let fabric = self.shared.membership.now();
         let role = match rights::role_for(request.message_type(), &self.peer, &fabric) {
             Ok(role) => role,
@@ -101,9 +101,9 @@ impl Conversation {
         (self.shared.on_request)(PeerRequest {
             principal: Principal {
                 role,
-                ..self.peer.principal
+                tenant: Arc::clone(&self.peer.principal.tenant),
             },
-            peer: self.of_peer,
+            peer: self.of_peer.clone(),
             listen: self.shared.listen,
             local_ip: self.local_ip,
             request,

@@ -76,7 +76,7 @@ pub(crate) struct FirstFrame {
 impl Conversation {
     /// Connects the stream to the worker and copies until the client or the worker is gone.
     pub(crate) async fn session(
-        self,
+        &self,
         first: FirstFrame,
         mut send: SendStream,
         mut recv: RecvStream,
@@ -157,12 +157,12 @@ pub(crate) struct Windows {
 pub(crate) struct Wide<'a>(&'a Windows);
 
 impl Windows {
-    pub(crate) fn of(connection: &Connection, limits: &Limits) -> Arc<Self> {
-        Arc::new(Self {
+    pub(crate) fn of(connection: &Connection, limits: &Limits) -> Self {
+        Self {
             connection: connection.clone(),
             requests_max: limits.requests_per_connection_max,
             sessions: Mutex::default(),
-        })
+        }
     }
 
     pub(crate) fn widen(&self) -> Wide<'_> {

@@ -22,7 +22,7 @@ use quinn::{
 };
 use rustls::pki_types::CertificateDer;
 use tokio::{
-    sync::{Semaphore, oneshot, watch},
+    sync::{oneshot, watch},
     task::{JoinHandle, JoinSet},
     time::{error::Elapsed, timeout},
 };
@@ -31,9 +31,8 @@ use crate::{
     Limits, Membership, Origin, PeerConnection, RequestPeer, SessionConnector,
     admission::{Admission, Full, Place},
     close,
-    conversation::{Conversation, LISTS_MAX},
+    conversation::Conversation,
     endpoint::{endpoint, server_config},
-    gpu_stream::Windows,
     noise::Noise,
     session_places::SessionPlaces,
 };
@@ -348,8 +347,6 @@ async fn serve_streams(
     mut stop: watch::Receiver<bool>,
 ) {
     let mut streams = JoinSet::new();
-    let windows = Windows::of(&connection, &shared.limits);
-    let lists = Arc::new(Semaphore::new(LISTS_MAX));
     let number = shared.next_connection.fetch_add(1, Ordering::Relaxed);
     let (of_peer, until_end) = PeerConnection::new(number, connection.remote_address());
     let of_peer = RequestPeer {
@@ -357,16 +354,17 @@ async fn serve_streams(
         labels: peer.labels.clone().into(),
         connection: of_peer,
     };
+    let not_after = peer.not_after;
+    let conversation = Arc::new(Conversation::new(shared, &connection, peer, of_peer));
     let (code, reason) = loop {
         tokio::select! {
             _ = stop.changed() => break (close::SHUTTING_DOWN, "shutting down"),
             stream = connection.accept_bi() => match stream {
-                Ok(_) if SystemTime::now() > peer.not_after => {
+                Ok(_) if SystemTime::now() > not_after => {
                     break (close::EXPIRED, "the certificate has expired");
                 }
                 Ok((send, recv)) => {
-                    let conversation = Conversation::new(shared, &connection, &peer, &of_peer, &windows, &lists);
-                    streams.spawn(conversation.answer(send, recv));
+                    streams.spawn(Arc::clone(&conversation).answer(send, recv));
                 }
                 Err(_) => break (close::DONE, ""),
             },

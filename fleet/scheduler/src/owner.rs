@@ -165,7 +165,7 @@ impl Task {
             epoch: self.epoch,
             endpoint: SocketAddr::new(ip, asked.listen.port()).into(),
             role: asked.principal.role,
-            tenant: asked.principal.tenant.clone(),
+            tenant: asked.principal.tenant.to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }

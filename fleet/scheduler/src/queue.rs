@@ -165,7 +165,7 @@ impl Queue {
             Request::NodeReport(_) | Request::NodeLeases(_) => {
                 // All nodes have one name.
                 let node = Principal {
-                    tenant: request.peer.key.to_string(),
+                    tenant: request.peer.key.to_string().into(),
                     role: Role::Node,
                 };
                 (&self.reports, node)

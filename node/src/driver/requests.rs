@@ -51,7 +51,7 @@ impl Requests {
             return;
         }
         let control = self.endpoint(&peer_request);
-        let tenant: Arc<str> = peer_request.principal.tenant.into();
+        let tenant = peer_request.principal.tenant;
         let role = peer_request.principal.role;
         // An operator may have the name of a tenant who fills the queue.
         let owner = (role != Role::Operator).then(|| tenant.clone());

@@ -146,14 +146,21 @@ impl SharedQueue {
         is_durable.then_some(seq)
     }
 
-    /// Lends the line to the driver, if it wants it, until the driver cannot go on without waiting. Returns the line.
-    pub(super) fn lend(&self, line: Line) -> Line {
+    /// Lends the line to the driver, and sends what waits: the driver must be woken after that. The line comes back if no
+    /// driver wants it.
+    pub(super) fn lend(&self, line: Line) -> Option<Line> {
         let mut queue = self.lock();
         if !queue.is_driven || queue.stop != Stop::No {
-            return line;
+            return Some(line);
         }
         queue.holder = Holder::Driver(line);
         queue.send_now();
+        None
+    }
+
+    /// Waits for the line: the driver returns it when it cannot go on without waiting.
+    pub(super) fn returned(&self) -> Line {
+        let mut queue = self.lock();
         loop {
             queue.holder = match mem::take(&mut queue.holder) {
                 Holder::Returned(line) => return line,

@@ -210,8 +210,10 @@ pub(super) fn write_all(
         match outcome {
             Ok(committed) => {
                 shared.note_durable(&mut shared.lock(), &commits, committed);
+                let kept = shared.lend(line);
+                // Behind that: the driver then knows of a group that is under way.
                 on_commit(Ok(commits.seq));
-                line = shared.lend(line);
+                line = kept.unwrap_or_else(|| shared.returned());
             }
             Err(error) => {
                 let mut queue = shared.lock();

@@ -107,7 +107,10 @@ async fn a_node_that_joins_goes_on_and_grants_former_identities_nothing_new() {
         .await
         .unwrap();
     new.call(&alloc()).await.unwrap_err();
-    let principal = |tenant: String, role| Principal { tenant, role };
+    let principal = |tenant: String, role| Principal {
+        tenant: tenant.into(),
+        role,
+    };
     let seen = world.seen().into_iter().map(|it| it.principal);
     let blue = principal("blue".into(), Role::Tenant);
     let expected = [

@@ -396,7 +396,7 @@ async fn a_tenant_whose_workers_are_slow_to_start_leaves_others_half_of_the_star
     let wait = Mutex::new(wait);
     let (tell, mut waits) = tokio::sync::mpsc::unbounded_channel();
     let connect = move |principal: &Principal, open| {
-        if principal.tenant == "slow" {
+        if &*principal.tenant == "slow" {
             tell.send(()).unwrap();
             wait.lock().unwrap().recv().ok();
         }

@@ -4,7 +4,7 @@ use std::{os::fd::AsFd, time::Duration};
 
 use fabricbios_channel::is_readable_within;
 
-use super::{super::line::Holder, *};
+use super::*;
 
 /// How long a test waits for what must come.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -17,18 +17,22 @@ struct Driven {
 }
 
 impl Driven {
-    /// The driver has the line, after one commit of the thread.
     fn new() -> Self {
         let (scene, meter) = (Scene::new(), Arc::<Meter>::default());
         let (tell, reports) = channel();
         let journal = open_metered(&scene.path(), tell, &meter);
         journal.drive();
-        let new = Self {
+        Self {
             scene,
             journal,
             meter,
             reports,
-        };
+        }
+    }
+
+    /// The driver has the line, after one commit of the thread.
+    fn with_line() -> Self {
+        let new = Self::new();
         new.commit_by_thread(|journal| journal.submit(vec![put(1, "one")]));
         new
     }
@@ -38,14 +42,6 @@ impl Driven {
         let seq = submit(&self.journal);
         assert!(self.journal.awaited().is_none(), "the driver waits for it");
         assert_eq!(self.reports.recv_timeout(PATIENCE), Ok(Ok(seq)));
-        self.await_lent();
-    }
-
-    /// The thread lends the line just after its report.
-    fn await_lent(&self) {
-        while !matches!(self.journal.shared.lock().holder, Holder::Driver(_)) {
-            std::thread::yield_now();
-        }
     }
 
     /// Waits as the driver does.
@@ -68,7 +64,7 @@ impl Driven {
 
 #[test]
 fn a_driver_hears_of_its_commits_and_the_thread_of_none() {
-    let driven = Driven::new();
+    let driven = Driven::with_line();
     let held = driven.meter.faults.log_gate.lock().unwrap();
     let first = driven.submit(2, "two");
     assert_eq!(driven.journal.hear(), None, "the disk has not answered");
@@ -90,7 +86,7 @@ fn a_driver_hears_of_its_commits_and_the_thread_of_none() {
 
 #[test]
 fn a_close_makes_durable_what_the_driver_has_not_heard_of() {
-    let driven = Driven::new();
+    let driven = Driven::with_line();
     let held = driven.meter.faults.log_gate.lock().unwrap();
     driven.submit(2, "two");
     driven.submit(3, "three");
@@ -100,7 +96,7 @@ fn a_close_makes_durable_what_the_driver_has_not_heard_of() {
 
 #[test]
 fn a_failed_commit_of_the_driver_is_tried_again_by_the_thread() {
-    let driven = Driven::new();
+    let driven = Driven::with_line();
     driven.meter.faults.write.store(true, Ordering::SeqCst);
     let seq = driven.submit(2, "two");
     assert_eq!(driven.hear(), None, "an error is the thread's");
@@ -108,7 +104,6 @@ fn a_failed_commit_of_the_driver_is_tried_again_by_the_thread() {
     assert!(failed.to_string().contains("No space left"), "{failed}");
     driven.meter.faults.write.store(false, Ordering::SeqCst);
     await_durable(&driven.reports, seq);
-    driven.await_lent();
     let next = driven.submit(3, "three");
     assert_eq!(driven.hear(), Some(next));
     assert_eq!(driven.ids_after_close(), [1, 2, 3]);
@@ -116,7 +111,7 @@ fn a_failed_commit_of_the_driver_is_tried_again_by_the_thread() {
 
 #[test]
 fn what_other_threads_write_needs_no_driver() {
-    let driven = Driven::new();
+    let driven = Driven::with_line();
     let writer = driven.journal.writer();
     driven.commit_by_thread(|_| writer.submit(vec![put(2, "two")]));
     // During a commit of the driver, the driver sends it.
@@ -132,7 +127,7 @@ fn what_other_threads_write_needs_no_driver() {
 
 #[test]
 fn a_group_that_the_socket_may_not_take_at_once_is_the_threads() {
-    let driven = Driven::new();
+    let driven = Driven::with_line();
     let long = "x".repeat(80 << 10);
     driven.commit_by_thread(|journal| journal.submit(vec![put(2, &long)]));
     let next = driven.submit(3, "three");
@@ -141,12 +136,29 @@ fn a_group_that_the_socket_may_not_take_at_once_is_the_threads() {
 }
 
 #[test]
+fn what_came_during_a_commit_of_the_thread_is_under_way_at_its_report() {
+    let driven = Driven::new();
+    let held = driven.meter.faults.log_gate.lock().unwrap();
+    let first = driven.submit(1, "one");
+    // The thread has taken the first group.
+    while driven.journal.figures().waiting > 0 {
+        std::thread::yield_now();
+    }
+    let second = driven.submit(2, "two");
+    drop(held);
+    assert_eq!(driven.reports.recv_timeout(PATIENCE), Ok(Ok(first)));
+    assert_eq!(driven.hear(), Some(second));
+    assert_eq!(driven.ids_after_close(), [1, 2]);
+}
+
+#[test]
 fn a_number_that_waits_for_a_disk_is_stored_by_the_thread() {
     let scene = Scene::new();
     let (journal, _, reports) = scene.open();
     let (tell, numbers) = channel();
     journal.count_commits_with(true, move |number| {
-        drop(tell.send((number, std::thread::current().id())))
+        let thread = std::thread::current().id();
+        tell.send((number, thread)).unwrap_or_default();
     });
     journal.drive();
     for id in 1..=2 {
