@@ -14,7 +14,7 @@ fn asks(queue: &Queue, tenant: &str) -> oneshot::Receiver<Answer> {
     let (reply, answer) = oneshot::channel();
     queue.pass_on(PeerRequest {
         principal: Principal {
-            tenant: tenant.to_owned(),
+            tenant: tenant.into(),
             role: Role::Tenant,
         },
         peer: RequestPeer {

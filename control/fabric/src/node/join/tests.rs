@@ -102,7 +102,7 @@ fn a_node_that_joins_keeps_its_id_and_tells_the_tenants_of_both_fabrics_apart() 
         assert_eq!(joined.node_id(), alone.node_id());
         assert_eq!(joined.id(), fabric.id());
         assert!(joined.ca().is_none() && joined.admin_identity().is_none());
-        let name = |blue| joined.peer(blue).unwrap().principal.tenant;
+        let name = |blue| joined.peer(blue).unwrap().principal.tenant.to_string();
         assert_eq!(name(&old_blue), "blue");
         assert_eq!(
             name(&blue(fabric.ca())),
@@ -146,7 +146,10 @@ fn a_node_that_moves_on_and_comes_back_knows_its_home() {
                 assert_eq!((kept, fabric), (2, two.id()), "not joined yet");
                 continue;
             };
-            assert_eq!(peer.principal.tenant, tenant_key("blue", fabric, home));
+            assert_eq!(
+                peer.principal.tenant.to_string(),
+                tenant_key("blue", fabric, home)
+            );
             assert_eq!(peer.fabric, fabric);
         }
     }
@@ -254,7 +257,12 @@ fn a_node_of_a_fabrics_machine_is_certified_at_its_start() {
     assert_eq!((first.id(), first.certified().len()), (fabric.id(), 1));
     // The fabric of the first start is home: its tenants go by their names.
     assert_eq!(
-        first.peer(&blue(fabric.ca())).unwrap().principal.tenant,
+        first
+            .peer(&blue(fabric.ca()))
+            .unwrap()
+            .principal
+            .tenant
+            .to_string(),
         "blue"
     );
     let files = world.files();
@@ -288,7 +296,8 @@ fn a_node_that_was_alone_is_certified_at_a_start_and_keeps_its_home() {
             .peer(&blue(alone.ca().unwrap()))
             .unwrap()
             .principal
-            .tenant,
+            .tenant
+            .to_string(),
         "blue"
     );
     assert!(world.files()[0].is_none());
@@ -382,7 +391,7 @@ fn a_name_goes_to_no_other_fabrics_tenant_when_the_node_leaves_and_comes_back() 
     let alone = Fabric::open_or_create(&state_dir, now()).unwrap();
     let its_blue = blue(alone.ca().unwrap());
     fn name(fabric: &Fabric, blue: &CertificateDer<'_>) -> String {
-        fabric.peer(blue).unwrap().principal.tenant
+        fabric.peer(blue).unwrap().principal.tenant.to_string()
     }
     assert_eq!(
         name(&alone, &its_blue),
@@ -404,7 +413,7 @@ fn the_others_of_a_fabric_name_its_tenants_without_it_and_those_of_others_with_t
     let present_blue = blue(fabric.ca());
     let joined = world.accept(&world.answer(&fabric, &[])).unwrap().fabric;
     let named = |blue| {
-        let own = joined.peer(blue).unwrap().principal.tenant;
+        let own = joined.peer(blue).unwrap().principal.tenant.to_string();
         (own.clone(), joined.tenant_in_fabric(&own))
     };
     let key = tenant_key("blue", fabric.id(), home);
@@ -447,7 +456,12 @@ fn a_node_keeps_the_latest_seven_fabrics_that_it_has_left() {
         let fabric = world.fabric(&count.to_string());
         let joined = world.accept(&world.answer(&fabric, &[])).unwrap().fabric;
         assert_eq!(joined.certified().len(), 1 + count.min(FORMER_MAX));
-        let name = joined.peer(&blue(fabric.ca())).unwrap().principal.tenant;
+        let name = joined
+            .peer(&blue(fabric.ca()))
+            .unwrap()
+            .principal
+            .tenant
+            .to_string();
         assert_eq!(name, tenant_key("blue", fabric.id(), home));
     }
 }
@@ -506,7 +520,7 @@ fn a_leave_that_was_cut_short_is_repeated_also_a_second_time() {
             .unwrap()
             .principal
             .tenant;
-        assert_eq!(its_blue, tenant_key("blue", again.id(), fabric.id()));
+        assert_eq!(*its_blue, tenant_key("blue", again.id(), fabric.id())[..]);
         // The CA keeps its key.
         Fabric::renew(&state_dir, false, now()).unwrap();
     }
