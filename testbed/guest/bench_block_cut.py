@@ -13,9 +13,12 @@ import sys
 from block import BlockNode, alloc, attached, directory_pool, loop_device, nqn_of, ready, sh
 from checks import until
 from nvme_host import Fio, connect, gone
-from ratios import percentile
+from ratios import percentile, report
 from suite_block_stuck import slice_of
 
+IDLE = "nothing else happens"
+OWN, ANOTHER, STUCK, ITSELF = "its client writes", "another's client writes", "another's storage is stuck", "its storage is stuck"
+FIGURES = {OWN: "own-io", ANOTHER: "another-io", STUCK: "another-stuck", ITSELF: "itself-stuck"}
 TOOK = re.compile(r"took_us=(\d+)")
 
 
@@ -81,21 +84,21 @@ def neighbour_stuck(node, tenant, pool):
 def one_round(node, pools, count):
     """Runs each condition once; returns names and numbers."""
     tenant, other = node.tenant("bench"), node.tenant("other")
-    measured = {"nothing else": cuts(node, tenant, pools["directory"], count),
-                "own I/O": under_own_io(node, tenant, pools["device"], max(1, count // 5))}
+    measured = {IDLE: cuts(node, tenant, pools["directory"], count),
+                OWN: under_own_io(node, tenant, pools["device"], max(1, count // 5))}
     with neighbour_writes(other, pools["device"]):
-        measured["another's I/O"] = cuts(node, tenant, pools["directory"], count)
+        measured[ANOTHER] = cuts(node, tenant, pools["directory"], count)
     with neighbour_stuck(node, other, pools["device"]) as own_us:
-        measured["another is stuck"] = cuts(node, tenant, pools["directory"], count)
-        measured["the stuck one itself"] = [own_us]
+        measured[STUCK] = cuts(node, tenant, pools["directory"], count)
+        measured[ITSELF] = [own_us]
     return measured
 
 
 def main():
     """Rounds of all conditions."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--leases", type=int, default=10, help="of each condition in a round")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--leases", type=int, default=5, help="of each condition in a round")
     chosen = parser.parse_args()
     ready()
     os.environ["RUST_LOG"] = "info,lease=debug"
@@ -104,14 +107,15 @@ def main():
     with BlockNode(*pools.values()) as node:
         for _ in range(chosen.rounds):
             for name, numbers in one_round(node, pools, chosen.leases).items():
-                taken.setdefault(name, []).extend(numbers)
+                taken.setdefault(name, []).append(numbers)
                 print(f"   {name}: {' '.join(map(str, numbers))}", flush=True)
-    idle = statistics.median(taken["nothing else"])
     print("cuts of block leases, µs (emulated)")
-    for name, numbers in taken.items():
-        p50 = statistics.median(numbers)
-        print(f"   {name:20} {len(numbers):4} cuts: p50 {p50:8.0f}, p99 {percentile(numbers, 99):8.0f}, "
-              f"most {max(numbers):8.0f}; p50 is {p50 / idle:.2f} of that of the first line", flush=True)
+    for name, rounds in taken.items():
+        every = [number for numbers in rounds for number in numbers]
+        print(f"   {name:20} {len(every):4} cuts: p50 {statistics.median(every):8.0f}, p99 {percentile(every, 99):8.0f}, most {max(every):8.0f}")
+    medians = {name: list(map(statistics.median, rounds)) for name, rounds in taken.items()}
+    for name, figure in FIGURES.items():
+        report(f"bench_block_cut/{figure}", f"the cut of a block lease, {name}", "µs, less is better", ("leased", IDLE), (medians[name], medians[IDLE]))
     return 0
 
 
