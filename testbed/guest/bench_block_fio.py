@@ -64,7 +64,7 @@ def both(tenant, kind, pools, port):
 def main():
     """Both kinds of backing."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=12)
+    parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--secs", type=int, default=2, help="of each round")
     parser.add_argument("--kinds", default="device,directory")
     parser.add_argument("--transport", default="tcp", choices=("tcp", "rdma"))

@@ -19,7 +19,7 @@ pub(super) enum Goal {
 }
 
 /// The goals, by the names of figures. The benches know nothing of them.
-pub(super) const GOALS: [(&str, Goal); 26] = [
+pub(super) const GOALS: [(&str, Goal); 28] = [
     ("churn/1", Goal::Ratio(2.0)),
     ("churn/32", Goal::Ratio(3.0)),
     ("churn/128", Goal::Ratio(3.0)),
@@ -46,6 +46,8 @@ pub(super) const GOALS: [(&str, Goal); 26] = [
     ("fleet/granted", Goal::Limit(0.9)),
     ("fleet/reports", Goal::Ratio(0.95)),
     ("bench_rdma_cm/window", Goal::Ratio(1.5)),
+    ("bench_rdma_cut/window", Goal::Ratio(2.0)),
+    ("bench_rdma_cut/region", Goal::Ratio(2.0)),
 ];
 
 impl Figure {
