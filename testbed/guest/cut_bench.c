@@ -1,18 +1,22 @@
 // A client that writes without pause, and memory that is served without a node, for bench_rdma_cut.py.
 //
-//   cc -o cut_bench cut_bench.c -libverbs            (Debian: libibverbs-dev)
+//   cc -o cut_bench cut_bench.c -libverbs -pthread   (Debian: libibverbs-dev)
 //   ./cut_bench write DEVICE GID_INDEX
 //       each round: prints "QPN PSN" of its queue pair; takes "QPN PSN RKEY ADDRESS" of the other side; prints "writing" after
 //       the first write, and the number of writes when one fails
-//   ./cut_bench serve DEVICE GID_INDEX window|region BYTES
+//   ./cut_bench serve DEVICE GID_INDEX window|region BYTES bare|steps
 //       each round: takes "QPN PSN" of the client; prints "QPN PSN RKEY ADDRESS"; takes the milliseconds until access ends;
-//       prints the µs from that deadline, and those from its first call, until the last object is destroyed
+//       prints the µs from that deadline until the last object is destroyed. bare: the thread that waits for the deadline destroys
+//       them. steps: another thread does, in the steps of a node: LOCAL_INV, a linger, ERR (docs/architecture.md)
 #include <infiniband/verbs.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 // Of the server as those of a lease (premium/rdma/src/connect.rs).
 enum { PORT = 1, COMPLETIONS = 160, SEND = 4, READS = 16, TIMEOUT = 14, RETRIES = 6, PSN = 4711, WRITES = 32, WORD = 8 };
@@ -24,7 +28,9 @@ static struct ibv_mr *region;
 static struct ibv_cq *completions;
 static struct ibv_qp *pair;
 static struct ibv_mw *window;
-static int gid_index;
+static int gid_index, in_steps;
+static unsigned key;
+static sem_t due, over;
 
 static void must(int failed, const char *step) {
     if (failed) {
@@ -64,29 +70,63 @@ static void connect_to(unsigned peer, unsigned psn) {
                        IBV_QP_MAX_QP_RD_ATOMIC), "modify_qp RTS");
 }
 
-// Binds a window of type 2 to the whole region; returns its key.
-static unsigned bound(void) {
-    must(!(window = ibv_alloc_mw(domain, IBV_MW_TYPE_2)), "ibv_alloc_mw");
-    struct ibv_send_wr *refused, bind = {
-        .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED,
-        .bind_mw = {window, ibv_inc_rkey(window->rkey), {region, (uintptr_t)region->addr, region->length, REMOTE}}};
-    must(ibv_post_send(pair, &bind, &refused), "post bind_mw");
+static void do_local(struct ibv_send_wr work) {
+    struct ibv_send_wr *refused;
     struct ibv_wc done;
+    work.send_flags = IBV_SEND_SIGNALED;
+    must(ibv_post_send(pair, &work, &refused), "post");
     while (!ibv_poll_cq(completions, 1, &done))
-        ;
-    must(done.status != IBV_WC_SUCCESS, "bind_mw");
-    return bind.bind_mw.rkey;
+        usleep(50);
+    must(done.status != IBV_WC_SUCCESS, "local work");
+}
+
+// Binds a window of type 2 to the whole region.
+static void bind_window(void) {
+    must(!(window = ibv_alloc_mw(domain, IBV_MW_TYPE_2)), "ibv_alloc_mw");
+    key = ibv_inc_rkey(window->rkey);
+    do_local((struct ibv_send_wr){.opcode = IBV_WR_BIND_MW,
+                                  .bind_mw = {window, key, {region, (uintptr_t)region->addr, region->length, REMOTE}}});
+}
+
+// Until the client's next access, which fails, at most 20 ms.
+static void linger(void) {
+    struct ibv_qp_attr is;
+    struct ibv_qp_init_attr made;
+    for (double until = now_us() + 20e3; now_us() < until; usleep(250)) {
+        must(ibv_query_qp(pair, &is, IBV_QP_STATE, &made), "ibv_query_qp");
+        if (is.qp_state != IBV_QPS_RTS)
+            return;
+    }
 }
 
 // The window goes before its queue pair: the other order stalls.
 static void destroy(void) {
+    if (window && in_steps)
+        do_local((struct ibv_send_wr){.opcode = IBV_WR_LOCAL_INV, .invalidate_rkey = key});
     if (window)
         must(ibv_dealloc_mw(window), "ibv_dealloc_mw");
+    if (in_steps) {
+        if (!window)
+            must(ibv_dereg_mr(region), "ibv_dereg_mr");
+        linger();
+        struct ibv_qp_attr to = {.qp_state = IBV_QPS_ERR};
+        must(ibv_modify_qp(pair, &to, IBV_QP_STATE), "modify_qp ERR");
+    }
     must(ibv_destroy_qp(pair), "ibv_destroy_qp");
-    must(ibv_dereg_mr(region), "ibv_dereg_mr");
+    if (window || !in_steps)
+        must(ibv_dereg_mr(region), "ibv_dereg_mr");
     must(ibv_destroy_cq(completions), "ibv_destroy_cq");
     if (!window)
         must(ibv_dealloc_pd(domain), "ibv_dealloc_pd");
+}
+
+static void *destroy_when_due(void *unused) {
+    for (;;) {
+        must(sem_wait(&due), "sem_wait");
+        destroy();
+        must(sem_post(&over), "sem_post");
+    }
+    return unused;
 }
 
 // Makes the objects of a lease in the order of the node. Windows share a domain; each region has its own.
@@ -102,22 +142,27 @@ static void serve(int with_windows, size_t bytes) {
         must(!(completions = ibv_create_cq(device, COMPLETIONS, NULL, NULL, 0)), "ibv_create_cq");
         make_pair(SEND, REMOTE);
         connect_to(peer, psn);
-        unsigned key = with_windows ? bound() : region->rkey;
+        key = region->rkey;
+        if (with_windows)
+            bind_window();
         printf("%u %d %u %zu\n", pair->qp_num, PSN, key, (size_t)memory);
         if (scanf("%u", &wait_ms) != 1)
             return;
         double deadline = now_us() + wait_ms * 1e3;
         struct timespec at = {.tv_sec = deadline / 1e6, .tv_nsec = (long)(deadline * 1e3) % 1000000000};
         clock_nanosleep(CLOCK_BOOTTIME, TIMER_ABSTIME, &at, NULL);
-        double begun = now_us();
-        destroy();
-        double ended = now_us();
-        printf("%.1f %.1f\n", ended - deadline, ended - begun);
+        if (in_steps) {
+            must(sem_post(&due), "sem_post");
+            must(sem_wait(&over), "sem_wait");
+        } else {
+            destroy();
+        }
+        printf("%.1f\n", now_us() - deadline);
     }
 }
 
 // Keeps WRITES of a word each with the device until one fails; returns how many succeeded.
-static unsigned long write_on(unsigned key, size_t address, struct ibv_comp_channel *channel) {
+static unsigned long write_on(size_t address, struct ibv_comp_channel *channel) {
     struct ibv_sge word = {(uintptr_t)region->addr, WORD, region->lkey};
     struct ibv_send_wr *refused, write = {.opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED, .num_sge = 1, .sg_list = &word,
                                           .wr.rdma = {address, key}};
@@ -150,7 +195,7 @@ static void write_to_peers(void) {
     must(!(domain = ibv_alloc_pd(device)), "ibv_alloc_pd");
     must(!(region = ibv_reg_mr(domain, word, WORD, IBV_ACCESS_LOCAL_WRITE)), "ibv_reg_mr");
     for (;;) {
-        unsigned peer, psn, key;
+        unsigned peer, psn;
         size_t address;
         must(!(completions = ibv_create_cq(device, COMPLETIONS, NULL, channel, 0)), "ibv_create_cq");
         make_pair(WRITES, 0);
@@ -158,7 +203,7 @@ static void write_to_peers(void) {
         if (scanf("%u %u %u %zu", &peer, &psn, &key, &address) != 4)
             return;
         connect_to(peer, psn);
-        printf("%lu\n", write_on(key, address, channel));
+        printf("%lu\n", write_on(address, channel));
         must(ibv_destroy_qp(pair), "ibv_destroy_qp");
         must(ibv_destroy_cq(completions), "ibv_destroy_cq");
     }
@@ -178,7 +223,10 @@ int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     must(!(device = opened(argv[2])), argv[2]);
     gid_index = atoi(argv[3]);
-    if (argc == 6)
+    pthread_t destroyer;
+    in_steps = argc == 7 && !strcmp(argv[6], "steps");
+    must(sem_init(&due, 0, 0) || sem_init(&over, 0, 0) || pthread_create(&destroyer, NULL, destroy_when_due, NULL), "pthread_create");
+    if (argc == 7)
         serve(!strcmp(argv[4], "window"), strtoul(argv[5], NULL, 10));
     else
         write_to_peers();
