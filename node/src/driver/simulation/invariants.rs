@@ -91,6 +91,8 @@ pub(super) enum Mistake {
     SwallowsCuts,
     /// Driver and dispatcher: the cut of a lease is not carried out, if a call for the lease was late before.
     SwallowsCutsOfTheSlow,
+    /// Driver: the report of a cut that its own thread has made is lost.
+    LosesInlineCuts,
     /// Restart: the requests of leases are not read.
     ForgetsRequests,
     /// Restart: resources are on offer anew after their leases were taken up.
@@ -119,6 +121,7 @@ pub(super) const OF_THE_JOURNAL_AND_THE_DRIVER: Mistakes = &[
         Mistake::SwallowsCutsOfTheSlow,
         Invariant::NoFenceWithoutCause,
     ),
+    (Mistake::LosesInlineCuts, Invariant::NoFenceWithoutCause),
     (Mistake::ForgetsRequests, Invariant::OneLeaseForARequest),
     (Mistake::OffersAgain, Invariant::TableHolds),
     (

@@ -1,6 +1,7 @@
 //! The resources of the simulated node: memory in a file, without one and in slots, two pools of blocks, CPU cores by
 //! class, the functions of a network port, and a GPU in shared or exclusive leases.
 
+use fabricbios_contract::Inline;
 use fabricbios_lease::{
     AllocationMode, COMPUTE_SLICES, ClassOffer, ClassState, CoreGroup, Dimension, Durability,
     FenceScope, Offer, OfferedClass, Placement, Takes,
@@ -28,6 +29,8 @@ pub(super) struct Kind {
     pub(super) offers: fn() -> Vec<Offer>,
     /// The paths to its parts, in the order in which a lease is bound. Those over UDP are in the daemon's process.
     pub(super) paths: &'static [(&'static str, Transport)],
+    /// The most that the paths over UDP let the driver's thread call itself.
+    pub(super) inline: Inline,
     /// Its parts are pages: bytes that clients write, and that are cleaned.
     pub(super) has_pages: bool,
     /// A new binding of a lease ends the older one first.
@@ -63,6 +66,7 @@ pub(super) const KINDS: &[Kind] = &[
             ]
         },
         paths: &[("FBMU", Transport::Udp)],
+        inline: Inline::Everything,
         has_pages: true,
         binds_anew: false,
         unit: PAGE,
@@ -80,6 +84,7 @@ pub(super) const KINDS: &[Kind] = &[
             vec![pool(3), pool(4)]
         },
         paths: &[("NVMe-oF", Transport::NvmeTcp), ("FBBU", Transport::Udp)],
+        inline: Inline::Cut,
         has_pages: true,
         binds_anew: false,
         unit: PAGE,
@@ -107,6 +112,7 @@ pub(super) const KINDS: &[Kind] = &[
             }]
         },
         paths: &[("cgroup", Transport::Auto)],
+        inline: Inline::Nothing,
         has_pages: false,
         binds_anew: false,
         unit: 1,
@@ -138,6 +144,7 @@ pub(super) const KINDS: &[Kind] = &[
             }]
         },
         paths: &[("function", Transport::Auto)],
+        inline: Inline::Nothing,
         has_pages: false,
         binds_anew: true,
         unit: LINK / 10,
@@ -156,6 +163,7 @@ pub(super) const KINDS: &[Kind] = &[
             }]
         },
         paths: &[("worker", Transport::Auto)],
+        inline: Inline::Nothing,
         has_pages: false,
         binds_anew: false,
         unit: VRAM / 10,

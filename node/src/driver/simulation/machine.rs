@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use fabricbios_contract::Inline;
 use fabricbios_lease::{BootTime, Now, Offer, Placement, StepError};
 use fabricbios_wire::{Generation, LeaseId, RequestToken, ResourceId};
 
@@ -96,6 +97,8 @@ pub(super) struct Machine {
     pub(super) later: BTreeMap<(u64, u64), Event>,
     pub(super) next: u64,
     pub(super) offers: BTreeMap<ResourceId, (&'static Kind, Offer)>,
+    /// What the driver's thread may call itself on the paths over UDP, by resource.
+    pub(super) inline: BTreeMap<ResourceId, Inline>,
     /// The objects of each path, by its name.
     pub(super) objects: BTreeMap<(&'static str, LeaseId), Object>,
     /// The parts that the stores have given out and not cleaned.
@@ -166,6 +169,19 @@ impl World {
             let offers = (kind.offers)().into_iter();
             offers.map(move |it| (it.resource_id, (kind, it)))
         });
+        let offers: BTreeMap<ResourceId, (&Kind, Offer)> = offers.collect();
+        let inline = offers.iter().map(|(id, (kind, _))| {
+            let is_inline = random.bool();
+            (
+                *id,
+                if is_inline {
+                    kind.inline
+                } else {
+                    Inline::Nothing
+                },
+            )
+        });
+        let inline = inline.collect();
         let mut machine = Machine {
             random,
             rates,
@@ -173,12 +189,13 @@ impl World {
             now: 1_000 * MILLISECOND,
             boot: 1,
             booted_unix_ms: 1_800_000_000_000,
-            offers: offers.collect(),
+            offers,
+            inline,
             log: log.clone(),
             ..Machine::default()
         };
         let chosen: Vec<_> = chosen.iter().map(|it| it.resource_type).collect();
-        machine.say(|| format!("offers {chosen:?}, {rates:?}"));
+        machine.say(|| format!("offers {chosen:?}, {rates:?}, inline {:?}", machine.inline));
         super::store::make_pools(&mut machine);
         Self(Arc::new(Mutex::new(machine)))
     }
@@ -190,6 +207,18 @@ impl World {
     /// A look for all leases that have something in a path or a store.
     pub(super) fn lists(&self) -> Result<(), StepError> {
         self.step("list", LeaseId(0))
+    }
+
+    /// A call that waits for nothing: it may fail.
+    pub(super) fn at_once(&self, what: &'static str, lease: LeaseId) -> Result<(), StepError> {
+        let mut machine = self.lock();
+        machine.say(|| format!("lease {lease}: {what}"));
+        if !machine.happens(|it| it.fail) {
+            return Ok(());
+        }
+        let now = machine.now;
+        machine.troubles(&[lease].into(), now);
+        Err(StepError::new(what, "on purpose"))
     }
 
     /// A call of the kernel or of a device: takes some time, may be stuck, may fail.

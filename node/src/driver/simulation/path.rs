@@ -1,10 +1,10 @@
 //! A simulated path: the gate and the locks of the real paths ([`Bindings`]) in front of simulated objects.
 
-use fabricbios_contract::{Bindings, DataPath, Part, Revoked};
+use fabricbios_contract::{Bindings, DataPath, Inline, Part, Revoked};
 use fabricbios_lease::{
     AlreadyCut, BindError, BindOrder, BindingId, BootTime, Linger, Proof, StepError,
 };
-use fabricbios_wire::{Binding, DpKey, Generation, LeaseId};
+use fabricbios_wire::{Binding, DpKey, Generation, LeaseId, ResourceId};
 
 use super::{
     invariants::Mistake,
@@ -24,6 +24,14 @@ pub(super) struct SimPath {
 }
 
 impl SimPath {
+    /// A step of a call that the driver's thread makes only if the path is inline as a whole.
+    fn step(&self, what: &'static str, id: BindingId) -> Result<(), StepError> {
+        match self.inline(id.resource_id) {
+            Inline::Everything => self.world.at_once(what, id.lease_id),
+            Inline::Cut | Inline::Nothing => self.world.step(what, id.lease_id),
+        }
+    }
+
     fn opens(&self, id: BindingId) {
         let until = if self.is_udp { 0 } else { u64::MAX };
         let object = Object {
@@ -101,8 +109,7 @@ impl SimPath {
         let (id, lease) = (order.binding_id, order.binding_id.lease_id);
         let key = (self.name, lease);
         let making = self.bindings.begin(order)?;
-        self.world
-            .step("look for the peer", lease)
+        self.step("look for the peer", id)
             .map_err(BindError::Refused)?;
         if self.is_udp {
             return making.beside(|| {
@@ -136,6 +143,13 @@ impl SimPath {
 }
 
 impl DataPath for SimPath {
+    fn inline(&self, resource_id: ResourceId) -> Inline {
+        match self.is_udp {
+            true => self.world.lock().inline[&resource_id],
+            false => Inline::Nothing,
+        }
+    }
+
     fn bind(&self, order: &BindOrder, _: &Part) -> Result<Binding, BindError> {
         match self.makes(order) {
             Err(BindError::Cancelled) if self.world.lock().has(Mistake::OpensBehindACut) => {
@@ -156,9 +170,7 @@ impl DataPath for SimPath {
     }
 
     fn rotate(&self, id: BindingId) -> Result<Binding, BindError> {
-        self.world
-            .step("rotate", id.lease_id)
-            .map_err(BindError::Failed)?;
+        self.step("rotate", id).map_err(BindError::Failed)?;
         let rotated = self.change(id, |object| {
             object.old_key = true;
             object.generation = object.generation.max(id.generation);
@@ -168,7 +180,7 @@ impl DataPath for SimPath {
     }
 
     fn retire_key(&self, id: BindingId) -> Result<Binding, StepError> {
-        self.world.step("retire", id.lease_id)?;
+        self.step("retire", id)?;
         let keeps = self.world.lock().has(Mistake::KeepsTheOldKey);
         self.change(id, |object| object.old_key = keeps)?;
         Ok(self.binding())
@@ -191,7 +203,7 @@ impl DataPath for SimPath {
 
     fn remove(&self, id: BindingId, progress: &dyn Fn()) -> Result<(), StepError> {
         self.bindings.remove(id.lease_id, |()| {
-            self.world.step("remove", id.lease_id)?;
+            self.step("remove", id)?;
             progress();
             let mut machine = self.world.lock();
             if !machine.has(Mistake::RemovesNothing) {

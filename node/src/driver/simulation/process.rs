@@ -71,6 +71,10 @@ impl Environment for Simulated {
             | (Order::Cut(..), Some(Mistake::SwallowsCuts)) => None,
             (Order::Cut(..), Some(Mistake::SwallowsCutsOfTheSlow)) if was_in_trouble => None,
             (Order::Reset(id, _), Some(Mistake::ResetsNothing)) => Some(Report::Reset(id, Ok(()))),
+            (order @ Order::Cut(..), Some(Mistake::LosesInlineCuts)) => {
+                self.dispatcher.dispatch(owner, order);
+                None
+            }
             (order, _) => self.dispatcher.dispatch(owner, order),
         };
         if let (Some(report), false) = (&report, mistake == Some(Mistake::ResetsNothing)) {

@@ -6,7 +6,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use fabricbios_contract::{Part, Store, TellCondition};
+use fabricbios_contract::{Inline, Part, Store, TellCondition};
 use fabricbios_lease::{
     BindError, BindOrder, BindingId, Custody, Durability, Extent, Lookup, NotFree, Placement,
     Proof, StepError,
@@ -19,6 +19,9 @@ use super::{
     kinds::PAGE,
     machine::{BEFORE_THE_POOL, Machine, World, ZEROES},
 };
+
+/// The driver's thread does not clean longer parts.
+const INLINE_MAX: u64 = 3 * PAGE;
 
 /// See the module.
 pub(super) struct SimStore {
@@ -141,6 +144,14 @@ impl SimStore {
         }
     }
 
+    /// A step of a call with this part.
+    fn step(&self, what: &'static str, lease: LeaseId, part: &Placement) -> Result<(), StepError> {
+        match self.is_inline(part) {
+            true => self.world.at_once(what, lease),
+            false => self.world.step(what, lease),
+        }
+    }
+
     fn is_arena(&self) -> bool {
         self.has_pages && self.record.is_none()
     }
@@ -170,8 +181,9 @@ impl SimStore {
 
     /// Zeroes the pages, one after the other.
     fn zero(&self, lease: LeaseId, extent: Extent, progress: &dyn Fn()) -> Result<(), StepError> {
+        let part = Placement::Stretch(extent);
         for page in pages_of(extent) {
-            self.world.step("zero a page", lease)?;
+            self.step("zero a page", lease, &part)?;
             self.world.lock().pages.entry(self.resource_id).or_default()[page] = ZEROES;
             progress();
         }
@@ -221,8 +233,7 @@ impl Store for SimStore {
 
     fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
         let (lease, key) = (order.binding_id.lease_id, self.key(order.binding_id));
-        self.world
-            .step("open a part", lease)
+        self.step("open a part", lease, &order.placement)
             .map_err(BindError::Failed)?;
         if self.custody().find(lease) == Lookup::Released {
             return Err(BindError::Cancelled);
@@ -263,8 +274,8 @@ impl Store for SimStore {
         counted.map_err(|why| StepError::new("count grant", why))
     }
 
-    fn forget(&self, binding_id: BindingId, _: &Placement) -> Result<(), StepError> {
-        self.world.step("forget a part", binding_id.lease_id)?;
+    fn forget(&self, binding_id: BindingId, part: &Placement) -> Result<(), StepError> {
+        self.step("forget a part", binding_id.lease_id, part)?;
         self.world.lock().parts.remove(&self.key(binding_id));
         self.custody().forget(binding_id.lease_id);
         Ok(())
@@ -292,12 +303,15 @@ impl Store for SimStore {
             .cloned();
         let scrubs = self.has_pages && !machine.has(Mistake::ScrubsNothing);
         drop(machine);
-        if let Some(placement) = placement.filter(|_| scrubs) {
-            self.claim(lease, &placement)
+        if let Some(placement) = placement.as_ref().filter(|_| scrubs) {
+            self.claim(lease, placement)
                 .map_err(|why| self.not_free(lease, why))?;
             self.zero(lease, placement.extent(), progress)?;
         }
-        self.world.step("release a part", lease)?;
+        match &placement {
+            Some(part) => self.step("release a part", lease, part)?,
+            None => self.world.step("release a part", lease)?,
+        }
         self.world.lock().parts.remove(&self.key(binding_id));
         self.custody().release(lease);
         Ok(Proof::nothing_to_clean("it is simulated"))
@@ -323,6 +337,12 @@ impl Store for SimStore {
         let hides = self.record.is_none() || self.world.lock().has(Mistake::HidesStrays);
         let place = self.custody().extent_of(lease).filter(|_| !hides);
         place.map(Placement::Stretch)
+    }
+
+    /// As an arena in memory: short parts.
+    fn is_inline(&self, part: &Placement) -> bool {
+        let is_short = self.is_arena() && part.amount() <= INLINE_MAX;
+        is_short && self.world.lock().inline[&self.resource_id] == Inline::Everything
     }
 
     fn tell_condition(&self, _: TellCondition) {}
