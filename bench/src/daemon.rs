@@ -154,9 +154,19 @@ impl Daemon {
                 beside.display()
             );
         }
+        Self::start_program(&beside, place, arguments, operator)
+    }
+
+    /// The same, with the `fabricbiosd` at `program`.
+    pub(crate) fn start_program(
+        program: &Path,
+        place: &Path,
+        arguments: &str,
+        operator: Option<&Path>,
+    ) -> anyhow::Result<Self> {
         let state_dir = place.join("state");
         let log = fs::File::create(place.join("log"))?;
-        let mut command = Command::new(beside);
+        let mut command = Command::new(program);
         command
             .arg("control-server")
             .arg("--state-dir")
