@@ -3,21 +3,21 @@
 use core::fmt;
 
 use fabricbios_wire::{DATA_HEADER_LEN, DATA_OVERHEAD, DATA_TAG_LEN, DataFrame, DataHeader, DpKey};
-use hmac::{Hmac, KeyInit, Mac};
+use hmac::{Hmac, KeyInit, Mac, block_api::HmacCore, digest::block_api::CoreProxy};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
 /// A data-plane key, ready for use: the two halves of HMAC that depend only on the key are computed
-/// once, which makes a tag several times cheaper. Never printed; wiped when dropped.
+/// once, which makes a tag several times cheaper. Each tag brings its own buffer. Never printed; wiped when dropped.
 #[derive(Clone)]
-pub struct DataKey(Hmac<Sha256>);
+pub struct DataKey(HmacCore<Sha256>);
 
 impl DataKey {
     /// Computes the two HMAC halves of the key.
     #[must_use]
     pub fn new(key: &DpKey) -> Self {
         // HMAC takes keys of any length, so this cannot fail.
-        let keyed = Hmac::new_from_slice(&key.0);
+        let keyed = HmacCore::new_from_slice(&key.0);
         Self(keyed.unwrap_or_else(|_| unreachable!("HMAC takes keys of any length")))
     }
 
@@ -59,7 +59,7 @@ impl DataKey {
         header_bytes: &[u8; DATA_HEADER_LEN],
         payload: Option<&[u8]>,
     ) -> [u8; DATA_TAG_LEN] {
-        let mut mac = self.0.clone();
+        let mut mac = Hmac::<Sha256>::compose(self.0.clone(), <_>::default());
         mac.update(header_bytes);
         if let Some(payload) = payload {
             mac.update(payload);

@@ -1,5 +1,7 @@
 //! The keys of a lease: the current one and, for a while after a rotation, the previous one.
 
+use alloc::boxed::Box;
+
 use fabricbios_wire::DataFrame;
 
 use crate::DataKey;
@@ -8,7 +10,8 @@ use crate::DataKey;
 #[derive(Clone, Debug)]
 pub struct Keys {
     current: DataKey,
-    previous: Option<DataKey>,
+    /// In a box: few leases have one.
+    previous: Option<Box<DataKey>>,
     /// Number of the current key: 1 for the first, one more with each rotation.
     number: u64,
     /// The access that the keys gave has ended.
@@ -29,12 +32,12 @@ impl Keys {
 
     /// Adds a new key; the previous one goes on working.
     pub fn rotate(&mut self, key: DataKey) {
-        self.previous = Some(core::mem::replace(&mut self.current, key));
+        self.previous = Some(Box::new(core::mem::replace(&mut self.current, key)));
         self.number += 1;
     }
 
     /// Removes the previous key and returns it.
-    pub fn retire(&mut self) -> Option<DataKey> {
+    pub fn retire(&mut self) -> Option<Box<DataKey>> {
         self.previous.take()
     }
 
@@ -55,7 +58,7 @@ impl Keys {
 
     /// All keys that work.
     pub fn iter(&self) -> impl Iterator<Item = &DataKey> {
-        core::iter::once(&self.current).chain(&self.previous)
+        core::iter::once(&self.current).chain(self.previous.as_deref())
     }
 
     /// The key that verifies a frame, and its number.
@@ -68,7 +71,7 @@ impl Keys {
     pub(crate) fn numbered(&self, number: u64) -> Option<&DataKey> {
         match self.number.checked_sub(number)? {
             0 => Some(&self.current),
-            1 => self.previous.as_ref(),
+            1 => self.previous.as_deref(),
             _ => None,
         }
     }

@@ -94,7 +94,9 @@ pub(super) struct Entry<C> {
     keys: RwLock<Keys>,
     state: AtomicU8,
     deadline: AtomicU64,
-    sessions: Mutex<SessionState>,
+    /// `None`: no request has come since the binding was made or was closed. Most of what is remembered of an ended lease
+    /// would be this.
+    sessions: Mutex<Option<Box<SessionState>>>,
     limits: SessionLimits,
     pub(super) content: C,
     /// The invariant that failed, until an order has reported it.
@@ -114,7 +116,7 @@ impl<C> Entry<C> {
             keys: RwLock::new(keys),
             state: AtomicU8::new(AccessState::Live as u8),
             deadline: AtomicU64::new(0),
-            sessions: Mutex::new(limits.sessions()),
+            sessions: Mutex::default(),
             limits,
             content,
             broken: Mutex::default(),
@@ -165,7 +167,7 @@ impl<C> Entry<C> {
         self.broken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sessions(&self) -> MutexGuard<'_, SessionState> {
+    fn sessions(&self) -> MutexGuard<'_, Option<Box<SessionState>>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -173,7 +175,7 @@ impl<C> Entry<C> {
 impl<C: Content> Entry<C> {
     /// Drops the sessions of an ended lease and closes its storage.
     pub(super) fn close(&self) -> Result<(), StepError> {
-        *self.sessions() = self.limits.sessions();
+        *self.sessions() = None;
         let share = self.content.share();
         if share.is_some_and(|share| !share.adds_up(0)) {
             self.broken(Broken {
@@ -208,7 +210,8 @@ impl<C: Space> ServedLease for Entry<C> {
     }
 
     fn with_sessions<R>(&self, work: impl FnOnce(&mut SessionState) -> R) -> R {
-        work(&mut self.sessions())
+        let mut sessions = self.sessions();
+        work(sessions.get_or_insert_with(|| Box::new(self.limits.sessions())))
     }
 
     fn broken(&self, broken: Broken) {
