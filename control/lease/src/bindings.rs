@@ -257,8 +257,8 @@ impl LeaseTable {
     /// removed at once. A lease that is fenced by now keeps its record, so that no other lease gets its bytes.
     pub fn on_grant_lost(&mut self, now: Now, id: LeaseId) {
         self.now = now.boot;
-        let holds = |lease: &&mut Lease| lease.state() != State::Fenced;
-        let Some(lease) = self.leases.get_mut(&id).filter(holds) else {
+        let lease = self.leases.get_mut(&id);
+        let Some(lease) = lease.filter(|it| it.state() != State::Fenced) else {
             return;
         };
         lease.granted_at_unix_ms = 0;

@@ -8,7 +8,7 @@ use crate::{
     Asked, BindingId, Change, Condition, Event, FenceRecord, LeaseTable, Linger, Note, Now, Order,
     State, StepError, Ticket,
     ending::not_done_within,
-    lease::{Lease, Waiting},
+    lease::Waiting,
     requests::Decision,
     resource::{Remediation, Resource},
     standing::{busy, check_operator, fenced, not_found},
@@ -153,7 +153,7 @@ impl LeaseTable {
         if resource.resetting.is_some() {
             return Err(busy(format!("resource {id} is being remediated already")));
         }
-        let on_its_way = |id| self.leases.get(id).is_some_and(Lease::is_on_its_way);
+        let on_its_way = |id| self.leases.get(id).is_some_and(|it| it.is_on_its_way());
         if resource.fenced_leases.iter().any(on_its_way) {
             return Err(busy(format!(
                 "a binding on resource {id} has not come back yet; ask again when it has"

@@ -1,6 +1,7 @@
 //! How many leases are in each state, and for how long they stay there: for metrics.
 
 use alloc::{
+    boxed::Box,
     collections::{BTreeMap, BTreeSet},
     vec::Vec,
 };
@@ -107,8 +108,10 @@ impl Figures {
 /// For the full check.
 impl Figures {
     /// Whether all these leases are counted, and no others.
-    pub(crate) fn all(&self, leases: &BTreeMap<LeaseId, Lease>) -> bool {
-        let counted = leases.values().filter_map(|it| Some((it, it.counted.0?.0)));
+    pub(crate) fn all(&self, leases: &BTreeMap<LeaseId, Box<Lease>>) -> bool {
+        let counted = leases
+            .values()
+            .filter_map(|it| Some((&**it, it.counted.0?.0)));
         let is_counted = |(lease, state): (&Lease, State)| {
             let row = self.0.get(&(lease.resource_id, state));
             row.is_some_and(|row| {

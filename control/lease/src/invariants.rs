@@ -384,7 +384,7 @@ impl LeaseTable {
         }
         for (name, tenant) in &self.tenants {
             let its = self.leases.values().filter(|lease| lease.tenant == *name);
-            let its: Vec<&Lease> = its.collect();
+            let its: Vec<&Lease> = its.map(|it| &**it).collect();
             holds(Invariant::Tenants, tenant.counts(&its), &|| {
                 format!("{name}: {tenant:?}")
             });
@@ -407,7 +407,7 @@ impl LeaseTable {
             });
         }
         let known = |lease: &Lease| self.tenants.contains_key(&lease.tenant);
-        let all_known = self.leases.values().all(known);
+        let all_known = self.leases.values().all(|it| known(it));
         holds(Invariant::Tenants, all_known, &|| {
             "a lease of nobody".into()
         });

@@ -114,7 +114,7 @@ impl LeaseTable {
     /// Some of these leases: a refusal looks at few of them, however many there are.
     fn some_of<'a>(&'a self, ids: &'a BTreeSet<LeaseId>) -> impl Iterator<Item = &'a Lease> {
         let ids = ids.iter().take(LOOKED_AT_MAX);
-        ids.filter_map(|id| self.leases.get(id))
+        ids.filter_map(|id| self.leases.get(id)).map(|it| &**it)
     }
 
     fn left(&self, now: Now, lease: &Lease) -> Duration {

@@ -46,7 +46,7 @@ impl LeaseTable {
         let id = *self.tenants.get(tenant)?.requests.get(&token)?;
         // Its client was told that nothing was leased.
         let in_vain = |lease: &Lease| !lease.granted() && lease.is_over();
-        (!self.leases.get(&id).is_some_and(in_vain)).then_some(id)
+        (!self.leases.get(&id).is_some_and(|it| in_vain(it))).then_some(id)
     }
 
     /// Answers a repeat: with the lease as its holder sees it, which waits for a binding that is being made and for a

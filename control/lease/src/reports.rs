@@ -70,7 +70,8 @@ impl LeaseTable {
             self.note(Note::Stale(binding_id, what));
             return None;
         }
-        self.leases.get_mut(&binding_id.lease_id)
+        let lease = self.leases.get_mut(&binding_id.lease_id);
+        lease.map(|it| &mut **it)
     }
 
     /// Whether the lease waits for this report. A report that comes twice counts once.
@@ -179,11 +180,10 @@ impl LeaseTable {
 
     /// Notes progress of a bind. Ignored for a lease that ends: no client waits for its bind.
     fn bind_moves(&mut self, done: BootTime, binding_id: BindingId) {
-        let moves = |lease: &&mut Lease| {
-            let waits = matches!(lease.state(), State::Binding | State::Rebinding);
-            lease.binding_id() == binding_id && waits && lease.owed() == Some(Owed::Bind)
-        };
-        if let Some(lease) = self.leases.get_mut(&binding_id.lease_id).filter(moves) {
+        if let Some(lease) = self.leases.get_mut(&binding_id.lease_id)
+            && matches!(lease.state(), State::Binding | State::Rebinding)
+            && (lease.binding_id(), lease.owed()) == (binding_id, Some(Owed::Bind))
+        {
             lease.since = lease.since.map(|_| done);
             self.arm(binding_id.lease_id);
         }

@@ -212,8 +212,8 @@ impl LeaseTable {
         if let Some(ended) = self.ended.get(&id).filter(|e| e.phase == LeasePhase::Freed) {
             return Ok(Some(Reply::Lease(ended.info())));
         }
-        let freed = |lease: &&Lease| lease.phase() == LeasePhase::Freed;
-        if let Some(lease) = self.leases.get(&id).filter(freed) {
+        let live = self.leases.get(&id);
+        if let Some(lease) = live.filter(|it| it.phase() == LeasePhase::Freed) {
             return Ok(Some(Reply::Lease(lease.info(now, false))));
         }
         let waiting = (Waiting::Free, asked.ticket);

@@ -154,7 +154,7 @@ impl LeaseTable {
     }
 
     fn leases_of(&self, id: ResourceId) -> impl Iterator<Item = &Lease> + '_ {
-        let leases = self.leases.values();
+        let leases = self.leases.values().map(|lease| &**lease);
         leases.filter(move |lease| lease.resource_id == id)
     }
 
@@ -268,8 +268,9 @@ impl LeaseTable {
         self.now = now.boot;
         let ids: Vec<LeaseId> = self.leases.keys().copied().collect();
         for id in ids {
-            let waits = |it: &&mut Lease| matches!(it.state(), State::Cutting | State::Rebinding);
-            if let Some(lease) = self.leases.get_mut(&id).filter(waits) {
+            if let Some(lease) = self.leases.get_mut(&id)
+                && matches!(lease.state(), State::Cutting | State::Rebinding)
+            {
                 lease.since = lease.since.map(|_| now.boot);
                 self.arm(id);
             }
@@ -279,7 +280,7 @@ impl LeaseTable {
     /// Restores the fence of a fenced lease. The record of the fence comes after that of the lease and may be missing
     /// after a crash.
     fn restore_fenced(&mut self, id: LeaseId) {
-        let fence = self.leases.get(&id).and_then(Lease::fence).cloned();
+        let fence = self.leases.get(&id).and_then(|it| it.fence()).cloned();
         let Some(fence) = fence else { return };
         if let Some(resource) = self.resources.get_mut(&fence.resource_id) {
             resource.fenced_leases.insert(id);

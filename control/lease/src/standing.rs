@@ -1,6 +1,6 @@
 //! Permissions of requests, and the refusals.
 
-use alloc::{collections::BTreeMap, format, string::String};
+use alloc::{boxed::Box, collections::BTreeMap, format, string::String};
 
 use fabricbios_wire::{EndCause, LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, Role};
 
@@ -34,17 +34,19 @@ impl LeaseTable {
     pub(crate) fn live(&self, id: LeaseId) -> Result<&Lease, Refusal> {
         self.leases
             .get(&id)
+            .map(|it| &**it)
             .ok_or_else(|| not_live(&self.ended, id))
     }
 
     pub(crate) fn live_mut(&mut self, id: LeaseId) -> Result<&mut Lease, Refusal> {
         self.leases
             .get_mut(&id)
+            .map(|it| &mut **it)
             .ok_or_else(|| not_live(&self.ended, id))
     }
 }
 
-fn not_live(ended: &BTreeMap<LeaseId, Ended>, id: LeaseId) -> Refusal {
+fn not_live(ended: &BTreeMap<LeaseId, Box<Ended>>, id: LeaseId) -> Refusal {
     match ended.get(&id) {
         Some(ended) => over(ended.phase, format!("lease {id} is {}", ended.phase)),
         None => not_found(format!("no lease {id}")),

@@ -5,6 +5,7 @@
 //! must never go backwards.
 
 use alloc::{
+    boxed::Box,
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
     vec::Vec,
@@ -49,8 +50,9 @@ pub struct Asked {
 pub struct LeaseTable {
     pub(crate) policy: Policy,
     pub(crate) resources: BTreeMap<ResourceId, Resource>,
-    pub(crate) leases: BTreeMap<LeaseId, Lease>,
-    pub(crate) ended: BTreeMap<LeaseId, Ended>,
+    /// In boxes, as the records of ended leases: a tree has a third of its places free, and moves the others.
+    pub(crate) leases: BTreeMap<LeaseId, Box<Lease>>,
+    pub(crate) ended: BTreeMap<LeaseId, Box<Ended>>,
     pub(crate) tenants: BTreeMap<Arc<str>, Tenant>,
     /// How many records of ended leases each tenant has.
     pub(crate) histories: BTreeSet<(usize, Arc<str>)>,
@@ -231,7 +233,7 @@ impl LeaseTable {
         self.effects.push_back(Effect::Order {
             tenant: lease.map(|lease| lease.tenant.clone()),
             after_journal: match order {
-                Order::Release(..) => lease.is_none_or(Lease::granted),
+                Order::Release(..) => lease.is_none_or(|it| it.granted()),
                 Order::Reset(..) => true,
                 _ => false,
             },

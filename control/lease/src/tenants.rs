@@ -1,6 +1,7 @@
 //! Data of each tenant, and quotas.
 
 use alloc::{
+    boxed::Box,
     collections::{BTreeMap, BTreeSet},
     format,
     string::String,
@@ -202,7 +203,7 @@ impl LeaseTable {
         *tenant.holds.entry(lease.kind).or_default() += lease.placement.amount();
         tenant.queue_pairs += lease.queue_pairs;
         self.change_held(&lease, true);
-        self.leases.insert(lease.id, lease);
+        self.leases.insert(lease.id, Box::new(lease));
     }
 
     /// Removes a live lease from its tenant.
@@ -256,11 +257,11 @@ impl LeaseTable {
             .set(&Some(name.clone()), Timer::Lease(id), None, Some(at));
         self.ended.insert(
             id,
-            Ended {
+            Box::new(Ended {
                 phase,
                 record,
                 forget_at: at,
-            },
+            }),
         );
         let its = self
             .tenants
