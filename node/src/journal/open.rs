@@ -70,7 +70,7 @@ impl Open {
             self.base = Base::Idle(self.base.take(&self.path)?);
         }
         let number = self.last + 1;
-        if Log::can_hold(&payload) && has_space(&self.path) {
+        if Log::can_hold(&payload) && self.has_space() {
             if !self.log.has_room(&payload) {
                 self.turn()?;
             }
@@ -89,6 +89,17 @@ impl Open {
             counted.map_err(|error| JournalError::io(&self.path, "count in memory", error))?;
         }
         Ok(number)
+    }
+
+    fn has_space(&self) -> bool {
+        #[cfg(test)]
+        if self.log.has_no_space() {
+            return false;
+        }
+        // A file system that does not tell has space until a write fails.
+        statvfs(&self.path).map_or(true, |of| {
+            of.blocks_available().saturating_mul(of.fragment_size()) >= SPACE_FOR_A_LOG
+        })
     }
 
     /// Goes on in the other half of the log, while a thread brings this one into the journal's file. Waits until the file
@@ -163,12 +174,5 @@ fn write(
 ) -> Result<(), JournalError> {
     guarded(path, "commit", || {
         contents::checkpoint(database, last, changes, log)
-    })
-}
-
-fn has_space(path: &Path) -> bool {
-    // A file system that does not tell has space until a write fails.
-    statvfs(path).map_or(true, |of| {
-        of.blocks_available().saturating_mul(of.fragment_size()) >= SPACE_FOR_A_LOG
     })
 }

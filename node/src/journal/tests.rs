@@ -23,6 +23,7 @@ use super::{counter::Counters, line::Commits, meter::Meter, store::Store, *};
 pub(super) struct Faults {
     sync: AtomicBool,
     write: AtomicBool,
+    full: AtomicBool,
     asked: Mutex<Vec<Asked>>,
     /// A test that holds this holds the syncs of the journal's file.
     gate: Mutex<()>,
@@ -92,6 +93,15 @@ impl Faults {
         self.note(Asked::NewLog);
     }
 
+    /// Whether the disk has no space for a log.
+    pub(super) fn has_no_space(&self) -> bool {
+        self.full.load(Ordering::SeqCst)
+    }
+
+    fn is_full(&self, full: bool) {
+        self.full.store(full, Ordering::SeqCst);
+    }
+
     fn note(&self, asked: Asked) {
         self.asked.lock().unwrap().push(asked);
     }
@@ -109,9 +119,9 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        Self {
-            dir: tempfile::tempdir().unwrap(),
-        }
+        // Some tests open a journal some thousand times: a disk that is busy would make minutes of that.
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+        Self { dir: dir.unwrap() }
     }
 
     fn path(&self) -> PathBuf {

@@ -128,6 +128,12 @@ impl Log {
         self.used = 0;
     }
 
+    /// Whether a test wants the disk to be full.
+    #[cfg(test)]
+    pub(super) fn has_no_space(&self) -> bool {
+        self.meter.faults.has_no_space()
+    }
+
     fn write(&self, sector: usize, bytes: &[u8]) -> io::Result<()> {
         let offset = (sector * SECTOR) as u64;
         #[cfg(test)]
