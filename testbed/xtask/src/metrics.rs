@@ -4,6 +4,7 @@ use crate::cargo::{self, Profile, Scope, cargo, program};
 use crate::wheels;
 use anyhow::{Context, Result};
 use fabricbios_testbed::{Layout, Outcome};
+use std::path::PathBuf;
 
 /// The package of the parsers, in a fixed version.
 const PARSERS: &str = "prometheus_client==0.26.0";
@@ -22,8 +23,12 @@ const WATCHED: [&str; 7] = [
     "fabricbios-scheduler",
 ];
 
-/// The step of `cargo xtask test`. A host that cannot fetch the programs skips it.
-pub(crate) fn step(layout: &Layout, scope: Scope) -> Result<Outcome> {
+/// Tests leave their scrapes in the directory that this variable names.
+pub(crate) const SCRAPES: &str = "SCRAPES";
+
+/// The step of `cargo xtask test`. A host that cannot fetch the programs skips it. `are_there`: all tests have left their
+/// scrapes in this run.
+pub(crate) fn step(layout: &Layout, scope: Scope, are_there: bool) -> Result<Outcome> {
     let place = layout.tools().join("metrics");
     if let Err(why) = wheels::install(layout, &place, &[PARSERS]) {
         return Ok(Outcome::Skipped(format!("cannot fetch {PARSERS}: {why:#}")));
@@ -46,7 +51,12 @@ pub(crate) fn step(layout: &Layout, scope: Scope) -> Result<Outcome> {
     ] {
         cargo::run(program(layout, &promtool, &words))?;
     }
-    provoked(layout, scope, &python, &promtool)?;
+    if !are_there {
+        provoke(layout, scope)?;
+    }
+    let scrapes = scrapes(layout).display().to_string();
+    let words = ["testbed/metrics/provoked.py", &promtool, &scrapes];
+    cargo::run(program(layout, &python, &words))?;
     scope.build(layout, &WATCHED)?;
     let programs = Profile::Debug.programs(layout).display().to_string();
     let words = ["testbed/metrics/dashboards.py", &prometheus, &programs];
@@ -54,12 +64,20 @@ pub(crate) fn step(layout: &Layout, scope: Scope) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// The alerts before the scrapes of running nodes and schedulers that tests have brought into trouble.
-fn provoked(layout: &Layout, scope: Scope, python: &str, promtool: &str) -> Result<()> {
-    let scrapes = layout.target().join("scrapes");
-    // It is there if the step ran before.
+fn scrapes(layout: &Layout) -> PathBuf {
+    layout.target().join("scrapes")
+}
+
+/// The directory for scrapes, without those of an earlier run.
+pub(crate) fn empty_scrapes(layout: &Layout) -> Result<PathBuf> {
+    let scrapes = scrapes(layout);
     std::fs::remove_dir_all(&scrapes).ok();
     std::fs::create_dir_all(&scrapes)?;
+    Ok(scrapes)
+}
+
+/// Has tests bring running nodes and schedulers into trouble, and leave scrapes of them.
+fn provoke(layout: &Layout, scope: Scope) -> Result<()> {
     let packages: &[&str] = match scope {
         Scope::Needed => &[
             "-p",
@@ -75,11 +93,8 @@ fn provoked(layout: &Layout, scope: Scope, python: &str, promtool: &str) -> Resu
     };
     let words = ["nextest", "run", "-E", TESTS];
     let mut provoke = cargo(layout, &[&words[..], packages].concat())?;
-    provoke.env("SCRAPES", &scrapes);
-    cargo::run(provoke)?;
-    let scrapes = scrapes.display().to_string();
-    let words = ["testbed/metrics/provoked.py", promtool, &scrapes];
-    cargo::run(program(layout, python, &words))
+    provoke.env(SCRAPES, empty_scrapes(layout)?);
+    cargo::run(provoke)
 }
 
 /// Debian's promtool and its server, taken out of their package: installed, the package would start the server.

@@ -90,6 +90,8 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     };
     let of_lab = |step: &&Step| matches!(step.action, Action::Lab(_));
     let (lab, steps): (Vec<&Step>, Vec<&Step>) = chosen.into_iter().partition(of_lab);
+    // Then all tests have run before the steps behind them.
+    let all_tests = affected.is_none() && arguments.only.is_empty();
     let full = |step: &Step| arguments.full || arguments.only.contains(&step.name);
     let run = |step: &Step| match step.action {
         Action::Host(action) => step.run(|| action(layout)),
@@ -98,30 +100,36 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
         Action::FleetSim => step.run(|| crate::fleet_sim::step(layout, scope)),
         Action::Pip => step.run(|| crate::pip::step(layout, scope)),
         Action::Gpu => step.run(|| crate::gpu_test::step(layout, scope)),
-        Action::Metrics => step.run(|| crate::metrics::step(layout, scope)),
+        Action::Metrics => step.run(|| crate::metrics::step(layout, scope, all_tests)),
         Action::Instructions => step.run(|| crate::instructions::step(layout, scope)),
         Action::Fuzz => step.run(|| crate::fuzz::step(layout, full(step))),
         Action::Lab(_) => unreachable!("it is in the other list"),
     };
+    let run_all = |steps: &[&Step]| steps.iter().map(|step| run(step)).collect::<Vec<Ended>>();
+    let run_all = &run_all;
     let mut report = Report::default();
     std::thread::scope(|threads| {
         // What the suites need from elsewhere is fetched and unpacked meanwhile. If it fails, the suites say why.
         if !lab.is_empty() {
             threads.spawn(|| fetch_for_lab(layout, arguments.full, &lab, &suites));
         }
-        // One thread runs the seeds and the tests that wait: meanwhile the steps behind them build.
+        // Two threads run the seeds and the tests that wait, the longest by itself: meanwhile the steps behind them build.
         let mut waiting = None;
         for group in steps.chunk_by(|one, next| one.waits() == next.waits()) {
-            let run = || group.iter().map(|step| run(step)).collect::<Vec<Ended>>();
             if group[0].waits() {
-                waiting = Some((group, threads.spawn(run)));
+                let (longest, others) = group.split_at(1);
+                let running = [longest, others].map(|part| threads.spawn(move || run_all(part)));
+                waiting = Some((group, running));
             } else {
-                record(&mut report, group, run());
+                record(&mut report, group, run_all(group));
             }
         }
         if let Some((group, running)) = waiting {
-            let ended = running.join().unwrap_or_else(|why| resume_unwind(why));
-            record(&mut report, group, ended);
+            let ended = running.into_iter().flat_map(|part| {
+                let ended = part.join();
+                ended.unwrap_or_else(|why| resume_unwind(why))
+            });
+            record(&mut report, group, ended.collect());
         }
     });
     let lab = lab.into_iter().filter_map(|step| match step.action {
@@ -291,18 +299,18 @@ fn steps(suites: &Suites) -> Vec<Step> {
             action: Action::Nextest,
         },
         Step {
-            name: "sim".to_owned(),
-            about: "the node on a simulated machine, with the seeds of this commit",
-            may_skip: false,
-            needs: &[Build, Nextest],
-            action: Action::Sim,
-        },
-        Step {
             name: "fleet-sim".to_owned(),
             about: "many nodes with schedulers and etcd, under the faults of this commit's seed",
             may_skip: false,
             needs: &[Build, Etcd],
             action: Action::FleetSim,
+        },
+        Step {
+            name: "sim".to_owned(),
+            about: "the node on a simulated machine, with the seeds of this commit",
+            may_skip: false,
+            needs: &[Build, Nextest],
+            action: Action::Sim,
         },
         Step {
             name: "pip".to_owned(),
