@@ -21,8 +21,8 @@ TARGET = "fabricbios-writes"
 MAGIC = 0x6A736677736872
 FLUSH, FUA, DISCARD, MARK = 1, 2, 4, 8
 SECTOR = 512
-GRANTS = length(24, 8)
-MOMENTS = length(40, 6)
+GRANTS = length(24, 6)
+MOMENTS = length(40, 3)
 NO_RDMA = "none"
 
 
