@@ -1,6 +1,6 @@
 //! Permissions of requests, and the refusals.
 
-use alloc::{boxed::Box, collections::BTreeMap, format, string::String};
+use alloc::{collections::BTreeMap, format, string::String};
 
 use fabricbios_wire::{EndCause, LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, Role};
 
@@ -46,7 +46,7 @@ impl LeaseTable {
     }
 }
 
-fn not_live(ended: &BTreeMap<LeaseId, Box<Ended>>, id: LeaseId) -> Refusal {
+fn not_live(ended: &BTreeMap<LeaseId, Ended>, id: LeaseId) -> Refusal {
     match ended.get(&id) {
         Some(ended) => over(ended.phase, format!("lease {id} is {}", ended.phase)),
         None => not_found(format!("no lease {id}")),

@@ -50,9 +50,9 @@ pub struct Asked {
 pub struct LeaseTable {
     pub(crate) policy: Policy,
     pub(crate) resources: BTreeMap<ResourceId, Resource>,
-    /// In boxes, as the records of ended leases: a tree has a third of its places free, and moves the others.
+    /// In boxes: a tree has a third of its places free, and moves the others.
     pub(crate) leases: BTreeMap<LeaseId, Box<Lease>>,
-    pub(crate) ended: BTreeMap<LeaseId, Box<Ended>>,
+    pub(crate) ended: BTreeMap<LeaseId, Ended>,
     pub(crate) tenants: BTreeMap<Arc<str>, Tenant>,
     /// How many records of ended leases each tenant has.
     pub(crate) histories: BTreeSet<(usize, Arc<str>)>,

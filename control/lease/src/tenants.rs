@@ -257,11 +257,11 @@ impl LeaseTable {
             .set(&Some(name.clone()), Timer::Lease(id), None, Some(at));
         self.ended.insert(
             id,
-            Box::new(Ended {
+            Ended {
                 phase,
                 record,
                 forget_at: at,
-            }),
+            },
         );
         let its = self
             .tenants
