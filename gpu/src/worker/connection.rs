@@ -2,7 +2,10 @@
 
 use std::{
     io::{self, Read, Write},
-    os::{fd::OwnedFd, unix::net::UnixStream},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::net::UnixStream,
+    },
     time::Duration,
 };
 
@@ -11,6 +14,7 @@ use fabricbios_wire::{
     DecodeError, DecodeFault, GpuMessageType, GpuReply, GpuRequest, HEADER_LEN, Header,
     MAX_PAYLOAD, Refusal, Rejected, decode_gpu_request, encode_gpu_answer,
 };
+use nix::{errno::Errno, libc};
 
 /// Unwanted data is read in parts of this size, bytes.
 const DISCARD_BYTES: usize = 64 << 10;
@@ -19,6 +23,8 @@ const DISCARD_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Connection {
     socket: UnixStream,
+    /// At least this many bytes have arrived and were not read.
+    arrived: usize,
 }
 
 /// An operation.
@@ -32,7 +38,20 @@ pub(super) struct Operation {
 
 impl Connection {
     pub(super) fn new(socket: UnixStream) -> Self {
-        Self { socket }
+        Self { socket, arrived: 0 }
+    }
+
+    /// Whether this many bytes can be read without waiting.
+    pub(super) fn has(&mut self, bytes: usize) -> io::Result<bool> {
+        if self.arrived < bytes {
+            let mut arrived: libc::c_int = 0;
+            // SAFETY: the call writes one number.
+            let asked =
+                unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::FIONREAD, &raw mut arrived) };
+            Errno::result(asked)?;
+            self.arrived = usize::try_from(arrived).unwrap_or(0);
+        }
+        Ok(self.arrived >= bytes)
     }
 
     /// Limits how long the client may be silent. `None`: without a limit.
@@ -52,10 +71,15 @@ impl Connection {
     }
 
     /// Reads the rest of a frame.
-    pub(super) fn operation(
-        &mut self,
-        mut start: Start,
-    ) -> io::Result<Result<Operation, Rejected>> {
+    pub(super) fn operation(&mut self, start: Start) -> io::Result<Result<Operation, Rejected>> {
+        match self.head(start)? {
+            Ok(head) => self.rest(head),
+            Err(rejected) => Ok(Err(rejected)),
+        }
+    }
+
+    /// Reads the rest of a header.
+    pub(super) fn head(&mut self, mut start: Start) -> io::Result<Result<Head, Rejected>> {
         while start.length < HEADER_LEN {
             let before = start.length;
             self.receive(&mut start)?;
@@ -72,25 +96,34 @@ impl Connection {
             Ok(descriptor) => descriptor.filter(|_| takes_one),
             Err(got) => return Ok(Err(with_descriptors(header, got))),
         };
-        // A parsed header allows at most the largest payload.
-        let payload = usize::try_from(header.payload_len).unwrap_or(MAX_PAYLOAD);
-        let mut frame = start.bytes.to_vec();
-        frame.resize(HEADER_LEN + payload, 0);
+        Ok(Ok(Head {
+            bytes: start.bytes,
+            // A parsed header allows at most the largest payload.
+            payload: usize::try_from(header.payload_len).unwrap_or(MAX_PAYLOAD),
+            descriptor,
+        }))
+    }
+
+    /// Reads the payload of a frame.
+    pub(super) fn rest(&mut self, head: Head) -> io::Result<Result<Operation, Rejected>> {
+        let mut frame = head.bytes.to_vec();
+        frame.resize(HEADER_LEN + head.payload, 0);
         self.read(&mut frame[HEADER_LEN..])?;
         Ok(
             decode_gpu_request(&frame).map(|(header, request)| Operation {
                 header,
                 request,
-                descriptor,
+                descriptor: head.descriptor,
             }),
         )
     }
 
     /// Reads a part of a header, and a descriptor beside it.
-    fn receive(&self, start: &mut Start) -> io::Result<()> {
+    fn receive(&mut self, start: &mut Start) -> io::Result<()> {
         let Received { length, descriptor } =
             receive(&self.socket, &mut start.bytes[start.length..])?;
         start.length += length;
+        self.arrived = self.arrived.saturating_sub(length);
         if !matches!(descriptor, Ok(None)) {
             start.descriptor = match &start.descriptor {
                 Ok(None) => descriptor.map_err(|why| why.to_string()),
@@ -102,7 +135,9 @@ impl Connection {
 
     /// Reads data until `to` is full.
     pub(super) fn read(&mut self, to: &mut [u8]) -> io::Result<()> {
-        self.socket.read_exact(to)
+        self.socket.read_exact(to)?;
+        self.arrived = self.arrived.saturating_sub(to.len());
+        Ok(())
     }
 
     /// Reads `length` bytes of unwanted data.
@@ -117,22 +152,33 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends an answer; the data of a read follows it.
+    /// Sends an answer.
     pub(super) fn answer(
         &mut self,
         to: &Header,
         answer: &Result<GpuReply, Refusal>,
-        data: &[u8],
     ) -> io::Result<()> {
-        self.socket.write_all(&encode_gpu_answer(to, answer))?;
-        self.socket.write_all(data)
+        self.send(&encode_gpu_answer(to, answer))
+    }
+
+    /// Sends answers, or the data of a read.
+    pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.socket.write_all(bytes)
     }
 
     /// Answers bytes that are no valid frame. Without a header the answer is to operation 0.
     pub(super) fn reject(&mut self, rejected: &Rejected) -> io::Result<()> {
         let header = rejected.header.unwrap_or_default();
-        self.answer(&header, &Err(rejected.refusal()), &[])
+        self.answer(&header, &Err(rejected.refusal()))
     }
+}
+
+/// The header of a frame whose payload is next.
+#[derive(Debug)]
+pub(super) struct Head {
+    bytes: [u8; HEADER_LEN],
+    pub(super) payload: usize,
+    descriptor: Option<OwnedFd>,
 }
 
 /// The first bytes of a frame.

@@ -177,10 +177,14 @@ impl Server {
         self.is_wiped.store(true, Ordering::Release);
     }
 
-    /// Ends the process if the context is lost or everything was wiped. Waits for the answers to other operations that
-    /// end soon.
+    /// Whether the context is lost or everything was wiped.
+    pub(super) fn is_over(&self) -> bool {
+        self.engine.is_lost() || self.is_wiped.load(Ordering::Acquire)
+    }
+
+    /// Ends the process if the session is over. Waits for the answers to other operations that end soon.
     pub(super) fn leave_if_over(&self) {
-        if !self.engine.is_lost() && !self.is_wiped.load(Ordering::Acquire) {
+        if !self.is_over() {
             return;
         }
         let mut traffic = self.traffic();

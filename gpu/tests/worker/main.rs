@@ -6,6 +6,7 @@
     reason = "a test that cannot go on has failed; its numbers are small"
 )]
 
+mod ahead;
 mod client;
 mod descriptors;
 mod end;

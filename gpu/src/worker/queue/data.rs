@@ -24,11 +24,12 @@ const MODULE_PART_BYTES: usize = 1 << 20;
 const SHARED_BYTES_MIN: u64 = 64 << 20;
 
 impl Queue<'_> {
-    /// Reads the data of a write from the client, and copies it. Data of a refused write is read too, because the next
-    /// frame follows it.
+    /// Reads the data of a write from the client, and begins to copy it. Data of a refused write is read too, because the
+    /// next frame follows it.
     pub(super) fn write(&mut self, memory: u64, offset: u64, length: u32) -> Answered {
-        let engine = &self.server.engine;
         let mut left = usize::try_from(length).unwrap_or(usize::MAX);
+        self.expect(left)?;
+        let engine = &self.server.engine;
         let mut at = offset;
         let mut checked = engine.copy((memory, offset, length.into()), |_| Ok(()));
         while left > 0 && checked.is_ok() {
@@ -47,12 +48,12 @@ impl Queue<'_> {
             left -= bytes;
         }
         self.connection.discard(left)?;
-        Ok(checked.and_then(|()| self.synchronize()))
+        Ok(checked.map(|()| GpuReply::Done))
     }
 
     pub(super) fn read(
         &mut self,
-        header: &Header,
+        header: Header,
         memory: u64,
         offset: u64,
         length: u32,
@@ -69,17 +70,19 @@ impl Queue<'_> {
                 .fetched(bytes)
                 .map_err(|error| engine.failed(&error, internal))
         });
-        match fetched {
-            Ok(data) => self
-                .connection
-                .answer(header, &Ok(GpuReply::Data { length }), data),
-            Err(refusal) => self.connection.answer(header, &Err(refusal), &[]),
-        }
+        let (answer, data) = match fetched {
+            Ok(data) => (Ok(GpuReply::Data { length }), data),
+            Err(refusal) => (Err(refusal), &[][..]),
+        };
+        self.answers.hold(header, answer);
+        self.connection.send(&self.answers.take())?;
+        self.connection.send(data)
     }
 
     pub(super) fn load(&mut self, length: u32) -> Answered {
-        let engine = &self.server.engine;
         let length_max = usize::try_from(length).unwrap_or(usize::MAX);
+        self.expect(length_max)?;
+        let engine = &self.server.engine;
         if let Err(refusal) = engine.check_image(length) {
             self.connection.discard(length_max)?;
             return Ok(Err(refusal));

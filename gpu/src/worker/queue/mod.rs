@@ -1,5 +1,6 @@
 //! One stream: a queue of the session. Its operations are carried out and answered in order.
 
+mod answers;
 mod data;
 
 use std::{
@@ -10,13 +11,16 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_wire::{GPU_COPY_BYTES_MAX, GpuLaunch, GpuReply, GpuRequest, LeaseError, Refusal};
+use fabricbios_wire::{
+    GPU_COPY_BYTES_MAX, GpuLaunch, GpuReply, GpuRequest, HEADER_LEN, LeaseError, Refusal, Rejected,
+};
 
+use self::answers::Answers;
 use super::{
-    connection::{Connection, Operation},
+    connection::{Connection, Operation, Start},
     launch::{check_arguments, check_shape},
     refusal::{internal, invalid, not_found},
-    server::Server,
+    server::{Running, Server},
 };
 use crate::driver::{Arguments, DriverError, Shape, Stream};
 
@@ -35,6 +39,9 @@ struct Queue<'a> {
     connection: &'a mut Connection,
     stream: &'a mut Stream,
     arguments: Arguments,
+    answers: Answers,
+    /// While operations are not answered.
+    running: Option<Running<'a>>,
 }
 
 /// Serves a stream until the client ends it.
@@ -55,7 +62,7 @@ pub(super) fn serve(server: &Arc<Server>, socket: UnixStream) -> io::Result<()> 
         Ok(slot) => slot,
         Err(refusal) => {
             let is_full = refusal.error == LeaseError::ResourceBusy;
-            connection.answer(&header, &Err(refusal), &[])?;
+            connection.answer(&header, &Err(refusal))?;
             drop(running);
             return if is_full {
                 serve_close(server, &mut connection)
@@ -69,11 +76,11 @@ pub(super) fn serve(server: &Arc<Server>, socket: UnixStream) -> io::Result<()> 
         Ok(stream) => stream,
         Err(error) => {
             let refusal = server.engine.failed(&error, internal);
-            connection.answer(&header, &Err(refusal), &[])?;
+            connection.answer(&header, &Err(refusal))?;
             return Ok(());
         }
     };
-    connection.answer(&header, &Ok(server.opened()), &[])?;
+    connection.answer(&header, &Ok(server.opened()))?;
     connection.set_patience(None)?;
     drop(running);
     let mut queue = Queue {
@@ -81,8 +88,11 @@ pub(super) fn serve(server: &Arc<Server>, socket: UnixStream) -> io::Result<()> 
         connection: &mut connection,
         stream: &mut stream,
         arguments: Arguments::default(),
+        answers: Answers::default(),
+        running: None,
     };
     let served = queue.serve();
+    drop(queue);
     if server.engine.order.one_shot {
         let _running = server.running();
         // The close is refused if the node has closed the session already.
@@ -107,9 +117,9 @@ fn serve_close(server: &Arc<Server>, connection: &mut Connection) -> io::Result<
     };
     if request != GpuRequest::Close {
         let why = "this stream was refused: it can only close the session";
-        return connection.answer(&header, &Err(invalid(why)), &[]);
+        return connection.answer(&header, &Err(invalid(why)));
     }
-    connection.answer(&header, &close(server), &[])
+    connection.answer(&header, &close(server))
 }
 
 /// Closes the session, and records that before any client learns of it. Kernels that do not end are ended with the
@@ -140,17 +150,61 @@ fn close(server: &Arc<Server>) -> Result<GpuReply, Refusal> {
 
 impl Queue<'_> {
     fn serve(&mut self) -> io::Result<()> {
-        while let Some(start) = self.connection.next()? {
-            let running = self.server.running();
-            let answered = match self.connection.operation(start)? {
-                Ok(operation) => self.operate(operation),
-                Err(rejected) => return self.connection.reject(&rejected),
+        let server = self.server;
+        loop {
+            self.expect(HEADER_LEN)?;
+            if server.is_over() {
+                self.answer().ok();
+                self.running = None;
+                server.leave_if_over();
+            }
+            if self.answers.is_empty() {
+                self.running = None;
+            }
+            let Some(start) = self.connection.next()? else {
+                return Ok(());
             };
-            drop(running);
-            self.server.leave_if_over();
-            answered?;
+            self.running.get_or_insert_with(|| server.running());
+            match self.operation(start)? {
+                Ok(operation) => self.operate(operation)?,
+                Err(rejected) => {
+                    self.answer()?;
+                    return self.connection.reject(&rejected);
+                }
+            }
         }
-        Ok(())
+    }
+
+    fn operation(&mut self, start: Start) -> io::Result<Result<Operation, Rejected>> {
+        match self.connection.head(start)? {
+            Ok(head) => {
+                self.expect(head.payload)?;
+                self.connection.rest(head)
+            }
+            Err(rejected) => Ok(Err(rejected)),
+        }
+    }
+
+    /// Sends the answers that are held back, unless this many bytes of the client have arrived: a client that has sent the
+    /// next operation whole waits for none of them.
+    fn expect(&mut self, bytes: usize) -> io::Result<()> {
+        if self.answers.is_empty() || !self.answers.are_full() && self.connection.has(bytes)? {
+            return Ok(());
+        }
+        self.answer()
+    }
+
+    /// Sends all answers.
+    fn answer(&mut self) -> io::Result<()> {
+        self.finish_copies();
+        self.connection.send(&self.answers.take())
+    }
+
+    fn finish_copies(&mut self) {
+        if self.answers.are_copying() {
+            // What fails is the answer of each copy.
+            self.synchronize().ok();
+        }
     }
 
     fn operate(&mut self, operation: Operation) -> io::Result<()> {
@@ -167,7 +221,11 @@ impl Queue<'_> {
                 memory,
                 offset,
                 length,
-            } => self.write(memory, offset, length)?,
+            } => {
+                let queued = self.write(memory, offset, length)?;
+                self.answers.hold_copy(header, queued);
+                return Ok(());
+            }
             GpuRequest::ModuleLoad { length } => self.load(length)?,
             GpuRequest::Launch(launch) => self.launch(&launch),
             GpuRequest::Sync {
@@ -181,7 +239,7 @@ impl Queue<'_> {
                 offset,
                 length,
             } => {
-                return self.read(&header, memory, offset, length);
+                return self.read(header, memory, offset, length);
             }
             GpuRequest::MemFree { memory } => engine.free(self.stream, memory),
             GpuRequest::ModuleUnload { module } => engine.unload(module),
@@ -190,7 +248,8 @@ impl Queue<'_> {
             GpuRequest::MemWriteShared(copy) => self.copy_shared(&copy, Stream::send_shared),
             GpuRequest::MemReadShared(copy) => self.copy_shared(&copy, Stream::fetch_shared),
         };
-        self.connection.answer(&header, &answer, &[])
+        self.answers.hold(header, answer);
+        Ok(())
     }
 
     fn failed(&self, error: &DriverError) -> Refusal {
@@ -199,8 +258,11 @@ impl Queue<'_> {
 
     fn synchronize(&mut self) -> Result<GpuReply, Refusal> {
         let done = self.stream.synchronize();
-        done.map(|()| GpuReply::Done)
-            .map_err(|error| self.failed(&error))
+        let done = done
+            .map(|()| GpuReply::Done)
+            .map_err(|error| self.failed(&error));
+        self.answers.copied(&done);
+        done
     }
 
     fn launch(&mut self, launch: &GpuLaunch) -> Result<GpuReply, Refusal> {
