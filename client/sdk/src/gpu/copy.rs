@@ -16,7 +16,7 @@ use super::stream::{Broken, Failed, Receiver, Sender, Stream};
 const AHEAD: usize = 16;
 
 /// Bytes of one piece in a stream.
-const PIECE_BYTES: usize = GPU_COPY_BYTES_MAX as usize;
+pub(super) const PIECE_BYTES: usize = GPU_COPY_BYTES_MAX as usize;
 
 /// Parts of shared memory that are used in turn: while the worker copies one, this side fills or reads others.
 const SHARED_PARTS: usize = 4;

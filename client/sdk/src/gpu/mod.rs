@@ -1,5 +1,6 @@
 //! Sessions of a GPU: memory, modules and kernels of a lease.
 
+mod ahead;
 mod copy;
 mod launch;
 mod memory;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use fabricbios_local::SharedMemory;
 use fabricbios_wire::{GPU_MODULE_BYTES_MAX, GpuOpened, GpuReply, GpuRequest};
 
-use self::queue::Queue;
+use self::{ahead::What, queue::Queue};
 pub use self::{
     launch::Argument,
     memory::{GpuMemory, GpuModule, MemoryHandle},
@@ -135,8 +136,14 @@ impl GpuSession {
         }
     }
 
-    /// Queues a kernel, blocking until it is queued. [`GpuSession::sync`] waits for its end and reports its failure.
-    /// Later operations on this queue see the memory that the kernel has written.
+    /// Sends a kernel to the queue and does not wait: up to 128 launches and [copies ahead](GpuSession::mem_write_ahead) are on
+    /// their way at once. [`GpuSession::sync`] waits for the kernel's end. Later operations on this queue see the memory that
+    /// the kernel has written. The first of several launches is sent at once; others may wait for more of them, 2 ms at most. A
+    /// program that ends without a call that waits may lose launches.
+    ///
+    /// # Errors
+    /// If the arguments fit no kernel, or the session is over. If the node refuses the launch, [`GpuSession::sync`] says so, or the
+    /// next other call on this queue that waits: the text names kernel and launch. Launches behind a refused one run nevertheless.
     pub fn launch(
         &self,
         module: &GpuModule,
@@ -149,7 +156,10 @@ impl GpuSession {
         wait(self.launch_async(module, kernel, grid, block, shared_bytes, arguments))
     }
 
-    /// Queues a kernel; see [`GpuSession::launch`].
+    /// Sends a kernel to the queue; see [`GpuSession::launch`].
+    ///
+    /// # Errors
+    /// See [`GpuSession::launch`].
     pub async fn launch_async(
         &self,
         module: &GpuModule,
@@ -161,13 +171,17 @@ impl GpuSession {
     ) -> Result<(), Error> {
         let shape = (grid, block, shared_bytes);
         let launch = launch::launch(&self.queue, module, kernel, shape, arguments)?;
-        done(&self.queue.ask(&GpuRequest::Launch(launch)).await?)
+        let kernel = kernel.to_owned();
+        let request = GpuRequest::Launch(launch);
+        let what = What::Launch { kernel };
+        self.queue.ask_ahead(&request, &[], what).await
     }
 
-    /// Waits for the kernels of this queue, blocking.
+    /// Waits for the kernels and copies of this queue, blocking.
     ///
     /// # Errors
-    /// If a kernel has failed, which also ends the session.
+    /// If a kernel has failed, which also ends the session. The first failure of a launch or a copy ahead since the last
+    /// call that waited, once: the session goes on.
     pub fn sync(&self) -> Result<(), Error> {
         wait(self.sync_async())
     }
@@ -199,29 +213,34 @@ impl GpuSession {
     /// Waits for the kernels of this queue, or of all queues. Kernels that this queue launched over an earlier stream
     /// can only be waited for together with those of all queues.
     async fn wait_for(&self, all: bool) -> Result<(), Error> {
+        if all {
+            self.queue.settle_others().await;
+        }
         let mut may_repeat = true;
         loop {
-            let mut held = self.queue.hold().await?;
+            let held = self.queue.hold_ahead().await?;
             let whole_session = all || self.queue.is_reopened();
-            let answered = held
-                .stream
-                .ask(&GpuRequest::Sync { whole_session }, &[])
-                .await;
-            match held.done(answered).await {
-                Err(error) if may_repeat && error.may_have_happened() => may_repeat = false,
-                outcome => return done(&outcome?),
+            let outcome = held.ask(&GpuRequest::Sync { whole_session }).await;
+            let is_over = |error: &Error| error.refusal().is_none() && !error.may_have_happened();
+            match (outcome, self.queue.failure()) {
+                (Err(error), _) if is_over(&error) => return Err(error),
+                (_, Some(failure)) => return Err(failure),
+                (Err(error), None) if may_repeat && error.may_have_happened() => may_repeat = false,
+                (outcome, None) => return done(&outcome?),
             }
         }
     }
 
-    /// Ends the session with all its queues, blocking: memory is wiped and freed, modules are unloaded.
+    /// Ends the session with all its queues, blocking: memory is wiped and freed, modules are unloaded. Failures of launches and
+    /// copies that nothing has waited for are not told.
     pub fn close(self) -> Result<Wiped, Error> {
         wait(self.close_async())
     }
 
     /// Ends the session with all its queues; see [`GpuSession::close`].
     pub async fn close_async(self) -> Result<Wiped, Error> {
-        let wiped = Wiped::of(&self.queue.ask(&GpuRequest::Close).await?)?;
+        let held = self.queue.hold_ahead().await?;
+        let wiped = Wiped::of(&held.ask(&GpuRequest::Close).await?)?;
         self.queue.session.end("it was closed".to_owned());
         Ok(wiped)
     }

@@ -2,7 +2,7 @@
 
 use std::{
     path::PathBuf,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
     time::Duration,
 };
 
@@ -11,6 +11,7 @@ use fabricbios_wire::{GpuOpened, GpuReply, GpuRequest, LeaseError, LeaseId, Requ
 
 use super::{
     Wiped,
+    queue::Queue,
     stream::{Broken, Failed, Stream},
 };
 use crate::{
@@ -41,12 +42,31 @@ pub(super) struct Session {
     pub(super) info: GpuOpened,
     /// How the session ended, if known.
     over: OnceLock<String>,
+    /// The queues of this program.
+    queues: Mutex<Vec<Weak<Queue>>>,
 }
 
 impl Session {
     pub(super) fn new(origin: Arc<Origin>, info: GpuOpened) -> Arc<Self> {
-        let over = OnceLock::new();
-        Arc::new(Self { origin, info, over })
+        Arc::new(Self {
+            origin,
+            info,
+            over: OnceLock::new(),
+            queues: Mutex::default(),
+        })
+    }
+
+    /// Counts a queue as one of this session.
+    pub(super) fn add(&self, queue: &Arc<Queue>) {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.retain(|it| it.strong_count() > 0);
+        queues.push(Arc::downgrade(queue));
+    }
+
+    /// The queues that are in use.
+    pub(super) fn queues(&self) -> Vec<Arc<Queue>> {
+        let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Fails if the session or its lease is known to be over.
@@ -243,7 +263,7 @@ impl Origin {
         Err(self.error(why))
     }
 
-    fn error(&self, broken: Broken) -> Error {
+    pub(super) fn error(&self, broken: Broken) -> Error {
         let node = match self {
             Self::Lease(lease) => lease.node.address().to_owned(),
             Self::Socket { path, .. } => path.display().to_string(),

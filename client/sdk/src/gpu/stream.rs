@@ -1,7 +1,12 @@
 //! One stream of a session: frames out, answers in. It leads over QUIC to the node, which copies it to the session's worker,
 //! or over a Unix socket to the worker itself.
 
-use std::{io, os::unix::net::UnixStream as StdUnixStream, sync::Arc};
+use std::{
+    io,
+    os::unix::net::UnixStream as StdUnixStream,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use fabricbios_local::SharedMemory;
 use fabricbios_wire::{
@@ -9,17 +14,24 @@ use fabricbios_wire::{
 };
 use quinn::{Connection, ReadError, ReadExactError, RecvStream, SendStream, VarInt, WriteError};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, Interest},
+    io::{AsyncReadExt, AsyncWriteExt, BufReader, Interest},
     net::{
         UnixStream,
         unix::{OwnedReadHalf, OwnedWriteHalf},
     },
 };
 
+use super::ahead::{AHEAD_MAX, Kept, Unanswered, What};
 use crate::{Error, link, runtime};
 
 /// The code with which a node resets a stream whose client's certificate has expired.
 const EXPIRED: VarInt = VarInt::from_u32(4);
+
+/// A launch or a copy ahead this soon after a write waits for more: each write wakes several threads.
+const CLOSELY: Duration = Duration::from_micros(20);
+
+/// Most bytes of launches and copies ahead that wait to be written.
+const UNWRITTEN_MAX: usize = 16 << 10;
 
 /// Why an operation has no result.
 #[derive(Debug)]
@@ -49,6 +61,10 @@ pub(super) struct Stream {
     pub(super) numbers: Numbers,
     /// The memory that the worker has mapped for this stream.
     pub(super) shared: Option<Arc<SharedMemory>>,
+    unanswered: Unanswered,
+    /// What was sent ahead and is not written yet.
+    unwritten: Vec<u8>,
+    written_at: Option<Instant>,
     /// The connection under a stream of QUIC.
     connection: Option<Connection>,
 }
@@ -62,7 +78,8 @@ pub(super) enum Sender {
 #[derive(Debug)]
 pub(super) enum Receiver {
     Quic(RecvStream),
-    Unix(OwnedReadHalf),
+    /// Short answers come several at a time.
+    Unix(BufReader<OwnedReadHalf>),
 }
 
 /// The numbers of the requests of one stream.
@@ -79,6 +96,9 @@ impl Stream {
             receiver: Receiver::Quic(stream.recv),
             numbers: Numbers::new()?,
             shared: None,
+            unanswered: Unanswered::default(),
+            unwritten: Vec::new(),
+            written_at: None,
             connection: Some(stream.connection),
         })
     }
@@ -95,9 +115,12 @@ impl Stream {
         let (receiver, sender) = socket.into_split();
         Ok(Self {
             sender: Sender::Unix(sender),
-            receiver: Receiver::Unix(receiver),
+            receiver: Receiver::Unix(BufReader::new(receiver)),
             numbers: Numbers::new()?,
             shared: None,
+            unanswered: Unanswered::default(),
+            unwritten: Vec::new(),
+            written_at: None,
             connection: None,
         })
     }
@@ -108,6 +131,11 @@ impl Stream {
         connection.is_some_and(|it| it.close_reason().is_some())
     }
 
+    /// Lets a queue remember what is sent ahead on this stream.
+    pub(super) fn keep_in(&mut self, kept: &Arc<Kept>) {
+        self.unanswered = Unanswered::new(Arc::clone(kept));
+    }
+
     /// Sends a request with the data that follows it, and returns its reply.
     pub(super) async fn ask(
         &mut self,
@@ -116,11 +144,69 @@ impl Stream {
     ) -> Result<GpuReply, Failed> {
         let (header, frame) = self.numbers.frame(request);
         let sent = async {
-            self.sender.write(&frame).await?;
+            self.unwritten.extend(frame);
+            self.write().await?;
             self.sender.write(data).await
         };
         let sent = sent.await;
         self.answer(&header, sent).await
+    }
+
+    /// Sends a request with the data that follows it, and does not wait for its answer. Short ones that follow each other closely
+    /// are written together.
+    pub(super) async fn ask_ahead(
+        &mut self,
+        request: &GpuRequest,
+        data: &[u8],
+        what: What,
+    ) -> Result<(), Broken> {
+        self.settle(AHEAD_MAX - 1).await?;
+        let (header, frame) = self.numbers.frame(request);
+        self.unanswered.push(header, what);
+        self.unwritten.extend(frame);
+        if data.len() > UNWRITTEN_MAX {
+            self.write().await?;
+            return self.sender.write(data).await;
+        }
+        self.unwritten.extend_from_slice(data);
+        let is_close = self.written_at.is_some_and(|it| it.elapsed() < CLOSELY);
+        if is_close && self.unwritten.len() < UNWRITTEN_MAX {
+            return Ok(());
+        }
+        self.write().await
+    }
+
+    /// Whether something that was sent ahead is not written.
+    pub(super) fn has_unwritten(&self) -> bool {
+        !self.unwritten.is_empty()
+    }
+
+    /// Writes what was sent ahead.
+    pub(super) async fn write(&mut self) -> Result<(), Broken> {
+        self.sender.write(&self.unwritten).await?;
+        self.unwritten.clear();
+        self.written_at = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Takes answers of what was sent ahead until at most this many are left.
+    pub(super) async fn settle(&mut self, left: usize) -> Result<(), Broken> {
+        if self.unanswered.len() > left && self.has_unwritten() {
+            self.write().await?;
+        }
+        while self.unanswered.len() > left
+            && let Some(next) = self.unanswered.next()
+        {
+            match self.receiver.answer(&next).await? {
+                Ok(GpuReply::Done) => self.unanswered.answered(None),
+                Ok(other) => {
+                    let why = format!("a launch or a copy was answered with {other:?}");
+                    return Err(Broken::Protocol(why));
+                }
+                Err(refusal) => self.unanswered.answered(Some(refusal)),
+            }
+        }
+        Ok(())
     }
 
     /// Sends a request with a file beside it, and returns its reply.
@@ -136,7 +222,11 @@ impl Stream {
 
     /// Reads the answer even after a failed send: a worker that stopped reading may have sent the reason.
     async fn answer(&mut self, to: &Header, sent: Result<(), Broken>) -> Result<GpuReply, Failed> {
-        match (self.receiver.answer(to).await, sent) {
+        let received = async {
+            self.settle(0).await?;
+            self.receiver.answer(to).await
+        };
+        match (received.await, sent) {
             (Ok(answer), _) => answer.map_err(Failed::Refused),
             (Err(_), Err(broken)) | (Err(broken), Ok(())) => Err(Failed::Broken(broken)),
         }

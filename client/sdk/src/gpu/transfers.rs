@@ -4,7 +4,8 @@ use fabricbios_wire::{GpuRequest, GpuSharedCopy};
 
 use super::{
     GpuMemory, GpuSession,
-    copy::{Bytes, Copy},
+    ahead::What,
+    copy::{Bytes, Copy, PIECE_BYTES},
     done,
 };
 use crate::{Error, runtime::wait};
@@ -44,6 +45,46 @@ impl GpuSession {
         mut progress: impl FnMut(u64),
     ) -> Result<(), Error> {
         wait(self.copy(memory, offset, Bytes::Out(from), &mut progress))
+    }
+
+    /// Sends bytes to the device and does not wait until they are there; later operations on this queue see them. For
+    /// short copies between launches: at a local session too, they go through the stream. See [`GpuSession::launch`].
+    ///
+    /// # Errors
+    /// If the range is not within the memory, or the session is over. Other failures are told as those of launches.
+    pub fn mem_write_ahead(
+        &self,
+        memory: &GpuMemory,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<(), Error> {
+        wait(self.mem_write_ahead_async(memory, offset, from))
+    }
+
+    /// Sends bytes to the device; see [`GpuSession::mem_write_ahead`].
+    ///
+    /// # Errors
+    /// See [`GpuSession::mem_write_ahead`].
+    pub async fn mem_write_ahead_async(
+        &self,
+        memory: &GpuMemory,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<(), Error> {
+        let memory = memory.range(&self.queue, offset, from.len() as u64)?;
+        let mut offset = offset;
+        for piece in from.chunks(PIECE_BYTES) {
+            let (bytes, length) = (piece.len(), u32::try_from(piece.len()).unwrap_or(u32::MAX));
+            let request = GpuRequest::MemWrite {
+                memory,
+                offset,
+                length,
+            };
+            let what = What::Copy { offset, bytes };
+            self.queue.ask_ahead(&request, piece, what).await?;
+            offset += u64::from(length);
+        }
+        Ok(())
     }
 
     /// Copies bytes from the device, blocking.

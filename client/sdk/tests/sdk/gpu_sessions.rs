@@ -178,9 +178,10 @@ fn refusals_of_the_worker_are_told_and_the_session_goes_on() {
     let error = session.module_load(b"not PTX").unwrap_err();
     assert_eq!(refusal(&error).error, LeaseError::InvalidArgs);
     let module = session.module_load(PTX).unwrap();
-    let error = session
+    session
         .launch(&module, "missing", [1; 3], [1; 3], 0, &[])
-        .unwrap_err();
+        .unwrap();
+    let error = session.sync().unwrap_err();
     assert!(error.to_string().contains("missing"), "{error}");
     session
         .launch(&module, "nothing", [1; 3], [1; 3], 0, &[])

@@ -13,6 +13,7 @@ mod delayed;
 mod distrusted;
 mod ends;
 mod fleet;
+mod gpu_ahead;
 mod gpu_copies;
 mod gpu_leases;
 mod gpu_sessions;
