@@ -21,6 +21,7 @@ mod figure;
 mod fleet;
 mod fleet_page;
 mod footprint;
+mod gpu;
 mod grant;
 mod heap;
 mod instructions;
@@ -100,6 +101,9 @@ enum Bench {
     /// The page and the metrics of a scheduler by its nodes, as an operator gets them: bytes and time; needs `fabricbios-scheduler`
     /// beside this program, and `etcd` in the path
     FleetPage(fleet_page::Options),
+    /// Launches on a session of a GPU, 64 ahead of one wait, against the bare driver; needs `gpu-test` beside this program, and the
+    /// stand-ins of GPU libraries that `cargo xtask bench` builds
+    Gpu(gpu::Options),
     /// Do the work of a hot path under callgrind, which counts it
     #[command(hide = true)]
     Instructions(instructions::Options),
@@ -123,6 +127,7 @@ impl Bench {
             Self::Fdatasync(options) => fdatasync::run(&options),
             Self::LeaseTable(options) => lease_table::run(&options),
             Self::Decision(options) => decision::run(&options),
+            Self::Gpu(options) => gpu::run(&options),
             Self::Footprint(options) => footprint::run(&options),
             Self::Rss(options) => rss::run(&options),
             Self::Programs(options) => programs::run(&options),

@@ -3,7 +3,7 @@
 use std::{
     env,
     io::{self, Write},
-    process::{Command, ExitCode, Stdio},
+    process::{Child, Command, ExitCode, Stdio},
     time::Duration,
 };
 
@@ -12,7 +12,7 @@ use fabricbios_client::wire::GpuBinding;
 use fabricbios_gpu::{Libraries, driver};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::plain;
+use crate::{launches, plain};
 
 /// The subcommand that runs [`main`].
 pub(crate) const SUBCOMMAND: &str = "bare";
@@ -45,15 +45,25 @@ pub(crate) fn search(of: &GpuBinding) -> Result<(u64, u64, u64)> {
 
 /// Runs this program with the subcommand, the device and these arguments.
 fn ask<A: DeserializeOwned>(of: &GpuBinding, words: &[&str]) -> Result<A> {
-    let output = Command::new(env::current_exe()?)
-        .args([SUBCOMMAND, of.vendor.name(), &of.uuid])
-        .args(words)
-        .stderr(Stdio::inherit())
-        .output()?;
+    let output = command(of, words)?.stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
         bail!("{words:?} by the bare driver: {}", output.status);
     }
     serde_json::from_slice(&output.stdout).context("the answer of the bare driver")
+}
+
+/// Starts this program in the same way, with its input and output in pipes.
+pub(crate) fn start(of: &GpuBinding, words: &[&str]) -> Result<Child> {
+    let mut command = command(of, words)?;
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.spawn().context("the bare driver")
+}
+
+fn command(of: &GpuBinding, words: &[&str]) -> Result<Command> {
+    let mut command = Command::new(env::current_exe()?);
+    command.args([SUBCOMMAND, of.vendor.name(), &of.uuid]);
+    command.args(words);
+    Ok(command)
 }
 
 /// Runs in the process: the arguments are those of [`ask`].
@@ -78,9 +88,10 @@ fn run() -> Result<()> {
         ["measure", bytes, rounds] => {
             serde_json::to_vec(&plain::measure(&context, bytes.parse()?, rounds.parse()?)?)?
         }
+        ["launches"] => return launches::serve(&context),
         ["leave"] => serde_json::to_vec(&plain::leave(&context)?)?,
         ["search"] => serde_json::to_vec(&plain::search(&context)?)?,
-        _ => bail!("measure BYTES ROUNDS, leave or search"),
+        _ => bail!("measure BYTES ROUNDS, launches, leave or search"),
     };
     Ok(io::stdout().write_all(&text)?)
 }

@@ -5,6 +5,7 @@
 mod bare;
 mod faults;
 mod kernels;
+mod launches;
 mod node;
 mod plain;
 mod program;

@@ -90,6 +90,19 @@ impl Daemon {
         Ok(self.child.wait()?.success())
     }
 
+    /// How often threads of the process have slept and were woken so far.
+    pub(crate) fn wakes(&self) -> Result<u64> {
+        const KEY: &str = "voluntary_ctxt_switches:";
+        let mut wakes = 0;
+        for thread in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            // A thread that has just ended counts nothing.
+            let status = fs::read_to_string(thread?.path().join("status")).unwrap_or_default();
+            let told = status.lines().find_map(|it| it.strip_prefix(KEY));
+            wakes += told.map_or(Ok(0), |it| it.trim().parse::<u64>())?;
+        }
+        Ok(wakes)
+    }
+
     /// The log so far.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()

@@ -11,6 +11,7 @@ pub(crate) struct Report {
     devices: BTreeSet<String>,
     checks: Vec<Check>,
     figures: Vec<Figure>,
+    pairs: Vec<Pairs>,
     /// Limits of this machine that lowered the reached rung.
     limits: Vec<String>,
 }
@@ -30,6 +31,16 @@ struct Figure {
     least: f64,
     most: f64,
     rounds: usize,
+}
+
+/// Rounds in turns with the bare driver, less is better: `fabricbios-bench gpu` makes figures of them.
+#[derive(Debug, Serialize)]
+struct Pairs {
+    name: String,
+    what: String,
+    /// Microseconds.
+    ours: Vec<f64>,
+    peer: Vec<f64>,
 }
 
 impl Report {
@@ -82,6 +93,21 @@ impl Report {
             least,
             most,
             rounds: rounds.len(),
+        });
+    }
+
+    /// Records rounds in turns with the bare driver, in microseconds.
+    pub(crate) fn pairs(&mut self, name: &str, what: &str, ours: Vec<f64>, peer: Vec<f64>) {
+        let ratios = ours.iter().zip(&peer).map(|(ours, peer)| ours / peer);
+        let of_peer = format!("{what}, in times the bare driver");
+        self.figure(what, "µs", ours.clone());
+        self.figure("the same, bare driver", "µs", peer.clone());
+        self.figure(&of_peer, "×", ratios.collect());
+        self.pairs.push(Pairs {
+            name: name.to_owned(),
+            what: what.to_owned(),
+            ours,
+            peer,
         });
     }
 

@@ -21,6 +21,7 @@ use nix::{
 use crate::{
     Arguments, faults,
     kernels::{self, spin},
+    launches,
     node::{Daemon, keep_nodes},
     programs,
     report::Report,
@@ -51,6 +52,7 @@ const SCENARIOS: [(&str, &[(&str, Scenario)]); 2] = [
             ("program", programs::program),
             ("container", programs::container),
             ("speed", speed::measure),
+            ("launches", launches::ahead),
         ],
     ),
     (

@@ -84,7 +84,7 @@ pub(crate) fn features(layout: &Layout) -> Result<Outcome> {
 }
 
 /// Runs the command with the stand-ins in place of the vendors' libraries, and with devices of its own; `run` starts it.
-fn run_on_stand_ins<T>(
+pub(crate) fn run_on_stand_ins<T>(
     layout: &Layout,
     mut command: Command,
     scope: Scope,

@@ -1,11 +1,20 @@
 //! The kernels that the stand-in can execute, by name. All others do nothing.
 
-use std::{thread, time::Duration};
+use std::{
+    cell::Cell,
+    thread,
+    time::{Duration, Instant},
+};
 
 use crate::{Grid, Knob, Status, context::Context};
 
 /// Argument of `spin` for a kernel that ends only with its process.
 const FOR_EVER: u64 = u64::MAX;
+
+thread_local! {
+    /// When the device has done the work that came before on the stream of this thread.
+    static FREE_AT: Cell<Option<Instant>> = const { Cell::new(None) };
+}
 
 /// A kernel with its arguments.
 #[derive(Debug)]
@@ -13,6 +22,8 @@ pub(crate) struct Kernel {
     pub(crate) name: String,
     pub(crate) arguments: Vec<Vec<u8>>,
     pub(crate) grid: Grid,
+    /// When it was launched.
+    pub(crate) launched: Instant,
 }
 
 impl Kernel {
@@ -90,14 +101,19 @@ impl Kernel {
         context.write(self.long(0)?, &value.repeat(count))
     }
 
-    /// Runs for this many nanoseconds: a cycle is a nanosecond.
+    /// Runs for this many nanoseconds: a cycle is a nanosecond. Kernels in a row take exactly the sum of theirs, however late
+    /// this thread wakes up between them.
     fn spin(&self) -> Result<(), Status> {
-        match self.long(0)? {
-            FOR_EVER => loop {
+        let cycles = self.long(0)?;
+        if cycles == FOR_EVER {
+            loop {
                 thread::park();
-            },
-            cycles => thread::sleep(Duration::from_nanos(cycles)),
+            }
         }
+        let free_at = FREE_AT.get().unwrap_or(self.launched);
+        let ends = free_at.max(self.launched) + Duration::from_nanos(cycles);
+        FREE_AT.set(Some(ends));
+        thread::sleep(ends.saturating_duration_since(Instant::now()));
         Ok(())
     }
 

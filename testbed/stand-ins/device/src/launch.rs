@@ -1,5 +1,7 @@
 //! The size of a launch and its arguments, as C callers give them.
 
+use std::time::Instant;
+
 use crate::{Entry, Status, Words, kernel::Kernel};
 
 /// Most threads of a multiprocessor at the same time.
@@ -51,5 +53,6 @@ pub(crate) fn kernel(entry: &Entry, grid: Grid, parameters: &Words) -> Result<Ke
         name: entry.name.clone(),
         arguments: arguments.collect::<Result<_, Status>>()?,
         grid,
+        launched: Instant::now(),
     })
 }

@@ -18,6 +18,8 @@ struct State {
     queue: VecDeque<Work>,
     submitted: u64,
     done: u64,
+    /// The least number of `done` that somebody waits for. Only it wakes them, so that a wait costs one wake.
+    awaited: Option<u64>,
     is_closed: bool,
 }
 
@@ -69,8 +71,13 @@ impl Stream {
             };
             drop(state);
             work();
-            lock(&self.state).done += 1;
-            self.changed.notify_all();
+            let mut state = lock(&self.state);
+            state.done += 1;
+            if state.awaited.is_some_and(|awaited| state.done >= awaited) {
+                state.awaited = None;
+                drop(state);
+                self.changed.notify_all();
+            }
         }
     }
 
@@ -101,7 +108,14 @@ impl Mark {
     /// Waits until the mark is reached, no longer than `patience`; returns whether it was reached.
     pub(crate) fn wait_for(&self, patience: Duration) -> bool {
         let state = lock(&self.stream.state);
-        let is_behind = |state: &mut State| state.done < self.submitted;
+        let is_behind = |state: &mut State| {
+            let is_behind = state.done < self.submitted;
+            if is_behind {
+                let awaited = state.awaited.unwrap_or(self.submitted);
+                state.awaited = Some(awaited.min(self.submitted));
+            }
+            is_behind
+        };
         let waited = self
             .stream
             .changed

@@ -48,6 +48,8 @@ pub(super) const GOALS: [(&str, Goal); 28] = [
     ("bench_rdma_cm/window", Goal::Ratio(1.5)),
     ("bench_rdma_cut/window", Goal::Ratio(2.0)),
     ("bench_rdma_cut/region", Goal::Ratio(2.0)),
+    ("gpu/launches-local", Goal::Ratio(1.2)),
+    ("gpu/launches-network", Goal::Ratio(2.0)),
 ];
 
 impl Figure {

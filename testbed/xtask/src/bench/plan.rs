@@ -17,8 +17,11 @@ pub(super) struct Bench {
 /// The Python package, whose wheel a quick run does not build.
 pub(super) const PYTHON: &str = "python";
 
+/// Sessions of a GPU, on stand-ins of the vendors' libraries.
+pub(super) const GPU: &str = "gpu";
+
 /// The benches that need no guest.
-pub(super) const HOST: [Bench; 17] = [
+pub(super) const HOST: [Bench; 18] = [
     Bench::new("fdatasync", &[], &["--rounds", "150"]),
     Bench::new("grant", &[], &["--rounds", "150"]),
     Bench::new("churn", &[], &["--leases", "25"]),
@@ -52,6 +55,7 @@ pub(super) const HOST: [Bench; 17] = [
         ],
     ),
     Bench::new(PYTHON, &[], &[]),
+    Bench::new(GPU, &[], &["--rounds", "20"]),
     Bench::new("strategy", &[], &[]),
     Bench::new("ends", &[], &[]),
 ];
@@ -60,7 +64,7 @@ pub(super) const HOST: [Bench; 17] = [
 pub(super) const ELSEWHERE: [(&str, &str); 2] = [
     (
         "gpu-test",
-        "`cargo xtask gpu-test --stand-ins` prints its figures",
+        "`cargo xtask gpu-test --stand-ins` prints its other figures",
     ),
     (
         "fleet-sim",
