@@ -174,6 +174,18 @@ impl Report {
             Self::Reset(..) | Self::Condition(..) => None,
         }
     }
+
+    /// Whether it only says that an order progresses: nothing follows from it before some timer, or another report.
+    #[must_use]
+    pub fn is_progress(&self) -> bool {
+        matches!(
+            self,
+            Self::BindProgress(_)
+                | Self::EndBegan(_)
+                | Self::CutMoves(_)
+                | Self::ReleaseProgress(_)
+        )
+    }
 }
 
 /// A change of the journal.

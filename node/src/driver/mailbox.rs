@@ -34,6 +34,9 @@ pub const REQUESTS_MAX: usize = 1_024;
 /// Most requests of one owner that wait for the driver.
 pub const REQUESTS_OF_OWNER_MAX: usize = REQUESTS_MAX / 2;
 
+/// Most reports that wait without waking the driver.
+const UNHEARD_MAX: usize = 64;
+
 /// Why a request does not wait for the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoPlace {
@@ -139,6 +142,18 @@ impl<T> Sender<T> {
     /// Sends the report of an order for a lease of `owner`; `false`: the driver is gone.
     pub fn report(&self, owner: Owner, item: T) -> bool {
         self.send(|queues| queues.reports.push(owner, item))
+    }
+
+    /// Sends a report on which the driver acts at its next turn: it wakes the driver only if many wait.
+    pub fn report_progress(&self, owner: Owner, item: T) {
+        let mut queues = self.0.lock();
+        if queues.is_closed {
+            return;
+        }
+        queues.reports.push(owner, item);
+        if queues.reports.len() >= UNHEARD_MAX {
+            self.0.wake(queues);
+        }
     }
 
     /// Sends a request of `owner`.
@@ -313,6 +328,8 @@ impl<T> Mailbox<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
     use crate::process::clock;
 
@@ -335,6 +352,29 @@ mod tests {
         assert!(!mailbox.is_empty());
         let reports: Vec<i32> = std::iter::from_fn(|| mailbox.take_report()).collect();
         assert_eq!((reports, mailbox.is_empty()), (vec![6, 5], true));
+    }
+
+    #[test]
+    fn progress_wakes_nobody_until_many_reports_wait() {
+        let woken = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&woken);
+        let (mailbox, sender) = Mailbox::woken_by(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        assert!(mailbox.begin_to_wait());
+        sender.report_progress(None, 1);
+        assert_eq!(woken.load(Ordering::Relaxed), 0);
+        assert!(!mailbox.begin_to_wait(), "the driver's next turn has it");
+        assert_eq!(mailbox.take_report(), Some(1));
+        assert!(mailbox.begin_to_wait());
+        sender.report_progress(None, 2);
+        sender.report(None, 3);
+        assert_eq!(woken.load(Ordering::Relaxed), 1);
+        let in_order = [mailbox.take_report(), mailbox.take_report()];
+        assert_eq!(in_order, [Some(2), Some(3)]);
+        assert!(mailbox.begin_to_wait());
+        (0..UNHEARD_MAX).for_each(|_| sender.report_progress(None, 4));
+        assert_eq!(woken.load(Ordering::Relaxed), 2);
     }
 
     #[test]

@@ -286,7 +286,12 @@ fn prepare(
     let mut inventory = Inventory::new(node_id, recovered.epoch, detection);
     let mut dispatcher = Dispatcher::new(Arc::new(move |owner, report| {
         let at = clock::now().boot;
-        driver.report(owner, Input::Report { at, report });
+        let is_progress = report.is_progress();
+        let input = Input::Report { at, report };
+        match is_progress {
+            true => driver.report_progress(owner, input),
+            false => _ = driver.report(owner, input),
+        }
     }));
     let mut table = LeaseTable::new(policy(settings, &inventory));
     offered.iter().for_each(|it| it.offer(&mut table, true));

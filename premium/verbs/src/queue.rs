@@ -14,6 +14,11 @@ use rdma_mummy_sys as ffi;
 
 use super::{Context, Refused, handle::Handle};
 
+/// A device does local work in less. A longer wait leaves the processor to threads of the kernel, which do the work of an
+/// emulated device.
+const AT_ONCE: Duration = Duration::from_micros(50);
+const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
+
 /// Receives completions. Only one thread may poll it at a time.
 #[derive(Debug)]
 pub struct CompletionQueue {
@@ -100,7 +105,8 @@ impl CompletionQueue {
                 }
                 Some(_) => {}
                 None if started.elapsed() >= limit => return Err(WorkError::Silent(limit)),
-                None => std::thread::yield_now(),
+                None if started.elapsed() < AT_ONCE => std::thread::yield_now(),
+                None => std::thread::sleep(BETWEEN_LOOKS),
             }
         }
     }
