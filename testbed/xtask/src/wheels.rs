@@ -3,7 +3,7 @@
 use crate::cargo::{self, program};
 use crate::lab::say;
 use anyhow::{Result, ensure};
-use fabricbios_testbed::Layout;
+use fabricbios_testbed::{Layout, requirements::PIP_INSTALL};
 use std::path::{Path, PathBuf};
 
 /// Debian's Python, in the guests too; another Python that comes first in the path may lack what is needed.
@@ -28,23 +28,12 @@ pub(crate) fn install(layout: &Layout, place: &Path, wheels: &[&str]) -> Result<
         return Ok(());
     }
     environment(layout, place)?;
-    let words = [
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--only-binary=:all:",
-        "--no-deps",
-        "--retries=1",
-        "--timeout=15",
-    ];
     // pip bounds each read, and not the whole.
     let within = ["600", &python];
     cargo::run(program(
         layout,
         "timeout",
-        &[&within, &words[..], wheels].concat(),
+        &[&within, &PIP_INSTALL[..], wheels].concat(),
     ))?;
     ensure!(has(), "{} lacks {}", place.display(), wheels.join(" "));
     Ok(())
