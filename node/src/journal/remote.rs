@@ -138,15 +138,11 @@ impl Remote {
 
     /// Why a group is not durable. Waits for the end of a process that is of no more use.
     pub(super) fn explained(&mut self, failure: Failure) -> CommitError {
-        let gone = match failure {
-            Failure::Refused(_) => None,
-            Failure::Gone(_) => self.process.take(),
-        };
-        match gone {
-            Some(mut process) => CommitError::new(self.explain(failure, &mut process)),
-            None => match failure {
-                Failure::Refused(why) => CommitError::new(why),
-                Failure::Gone(lost) => CommitError::new(lost),
+        match failure {
+            Failure::Refused(why) => CommitError::new(why),
+            Failure::Gone(lost) => match self.process.take() {
+                Some(mut process) => CommitError::new(self.explain(lost.into(), &mut process)),
+                None => CommitError::new(lost),
             },
         }
     }
